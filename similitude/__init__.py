@@ -1,0 +1,2 @@
+"""Tversky neural networks for PyTorch."""
+__version__ = "0.1.0"

@@ -1,0 +1,285 @@
+"""The door: Tversky similarity of pairs and of all pairs, and the measures that it is made of.
+
+Every check of what a caller passes is made here; ops/ trusts its inputs. Objects are ``[..., D]``, the bank Ω is ``[K, D]``.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from .ops import pairwise, reference
+
+Scalar = Tensor | float
+
+INTERSECTIONS = ("product", "min", "max", "mean", "gmean", "softmin")
+DIFFERENCES = ("ignorematch", "subtractmatch")
+LEVELS = ("feature", "set")
+MODELS = ("contrast", "ratio")
+BACKENDS = ("auto", "reference", "torch")
+
+# The paper's spelling.
+SPELLINGS = {"substractmatch": "subtractmatch"}
+
+
+def tversky_similarity(
+    a: Tensor,
+    b: Tensor,
+    features: Tensor,
+    alpha: Scalar = 0.5,
+    beta: Scalar = 0.5,
+    theta: Scalar = 1.0,
+    intersection: str = "product",
+    difference: str = "ignorematch",
+    level: str = "feature",
+    model: str = "contrast",
+    normalize: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """Similarity of each ``a`` to its ``b``, S(a, b) of Eq. 6: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
+
+    Axes in which only one of the two is wider are compared all with all, without an N×P×K tensor.
+
+    Equivalent to, for the defaults::
+
+        A, B = a @ features.T, b @ features.T                        # measures, [..., K]
+        common = (A * B * ((A > 0) & (B > 0))).sum(-1)               # f(A∩B), Eq. 3
+        a_only = (A * ((A > 0) & (B <= 0))).sum(-1)                  # f(A−B), Eq. 4
+        b_only = (B * ((B > 0) & (A <= 0))).sum(-1)                  # f(B−A)
+        theta * common - alpha * a_only - beta * b_only
+    """
+    options = check_options(intersection, difference, level, model)
+    check_choice("backend", backend, BACKENDS)
+    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+        A, B = _paired_measures(*inputs, normalize=normalize)
+        scalars = _scalars(A, alpha=alpha, beta=beta, theta=theta)
+        law = lambda A, B: reference.similarity(A, B, *scalars, *options)  # noqa: E731
+        if backend == "reference":
+            return law(A, B).to(dtype)
+        fast = lambda A, B: pairwise.similarity(A, B, *scalars, *options)  # noqa: E731
+        return _broadcast(A, B, law, fast).to(dtype)
+
+
+def tversky_projection(
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    alpha: Scalar = 0.5,
+    beta: Scalar = 0.5,
+    theta: Scalar = 1.0,
+    intersection: str = "product",
+    difference: str = "ignorematch",
+    level: str = "feature",
+    model: str = "contrast",
+    normalize: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """Similarity of each input to each prototype, Eq. 7: ``[..., D]``, ``[P, D]`` -> ``[..., P]``, like F.linear.
+
+    Prototypes may be batched: ``[..., N, D]``, ``[..., P, D]`` -> ``[..., N, P]``, leading axes broadcasting.
+
+    Equivalent to: ``tversky_similarity(x[..., None, :], prototypes, features, ...)``, without its N×P×K tensor.
+    """
+    options = check_options(intersection, difference, level, model)
+    check_choice("backend", backend, BACKENDS)
+    with _exact(x=x, prototypes=prototypes, features=features) as (inputs, dtype):
+        A, B = _all_pairs_measures(*inputs, normalize=normalize)
+        scalars = _scalars(A, alpha=alpha, beta=beta, theta=theta)
+        compute = reference.pairwise if backend == "reference" else pairwise.similarity
+        out = compute(A, B, *scalars, *options).to(dtype)
+    return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
+
+
+def salience(objects: Tensor, features: Tensor) -> Tensor:
+    """Total measure of the features that each object has, f(A) of Eq. 2: ``[..., D]`` -> ``[...]``, never negative.
+
+    Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
+    """
+    with _exact(objects=objects, features=features) as ((objects, features), dtype):
+        _check_width("objects", objects, features)
+        return reference.salience(objects @ features.mT).to(dtype)
+
+
+def common(
+    a: Tensor, b: Tensor, features: Tensor, intersection: str = "product", level: str = "feature", normalize: bool = False
+) -> Tensor:
+    """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting."""
+    intersection, _, level, _ = check_options(intersection, DIFFERENCES[0], level, MODELS[0])
+    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+        A, B = _paired_measures(*inputs, normalize=normalize)
+        law = lambda A, B: reference.common(A, B, intersection, level)  # noqa: E731
+        fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), intersection, level)  # noqa: E731
+        return _broadcast(A, B, law, fast).to(dtype)
+
+
+def distinctive(
+    a: Tensor, b: Tensor, features: Tensor, difference: str = "ignorematch", level: str = "feature", normalize: bool = False
+) -> Tensor:
+    """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
+
+    f(B−A) is ``distinctive(b, a, features)``.
+    """
+    _, difference, level, _ = check_options(INTERSECTIONS[0], difference, level, MODELS[0])
+    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+        A, B = _paired_measures(*inputs, normalize=normalize)
+        law = lambda A, B: reference.distinctive(A, B, difference, level)  # noqa: E731
+        fast = lambda A, B: pairwise.distinctive(pairwise.Pairs(A, B), difference, level)[0]  # noqa: E731
+        return _broadcast(A, B, law, fast).to(dtype)
+
+
+def check_options(intersection: str, difference: str, level: str, model: str) -> tuple[str, str, str, str]:
+    """The four options as ops/ spells them, or one error that names the choices and the nearest."""
+    return (
+        check_choice("intersection", intersection, INTERSECTIONS),
+        check_choice("difference", SPELLINGS.get(difference, difference), DIFFERENCES),
+        check_choice("level", level, LEVELS),
+        check_choice("model", model, MODELS),
+    )
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
+    if value in choices:
+        return value
+    near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.{hint}")
+
+
+def check_scalar(name: str, value: object) -> None:
+    """One number: a float, or a tensor with one floating element."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.is_floating_point():
+            given = f"a tensor of shape {list(value.shape)} and dtype {_short(value.dtype)}"
+            raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {given}.")
+    elif not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {value!r}.")
+    elif not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number; got {value!r}.")
+
+
+def check_vectors(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype; got {_short(value.dtype)}: convert it with {name}.float().")
+    if value.dim() == 0:
+        raise ValueError(f"{name} must have at least one axis, [..., D]; got a tensor with no axes.")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _exact(**tensors: Tensor):
+    """The tensors checked and in a dtype of 32 bits or more, autocast off; and the dtype that the answer has.
+
+    Under autocast tensors are first rounded to its dtype, as F.linear's would be.
+    """
+    for name, tensor in tensors.items():
+        check_vectors(name, tensor)
+    first = next(iter(tensors.values()))
+    device = first.device.type
+    values = list(tensors.values())
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
+    for name, value in zip(tensors, values, strict=True):
+        if value.dtype != values[0].dtype or value.device != first.device:
+            was = ", ".join(f"{n} is {_short(v.dtype)} on {v.device}" for n, v in zip(tensors, values, strict=True))
+            raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {was}.")
+    dtype = values[0].dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    with torch.autocast(device, enabled=False):
+        yield [v.to(wide) for v in values], dtype
+
+
+def _scalars(like: Tensor, **scalars: Scalar) -> list[Scalar]:
+    for name, value in scalars.items():
+        check_scalar(name, value)
+    return [s.reshape(()).to(like) if isinstance(s, Tensor) else float(s) for s in scalars.values()]
+
+
+def _check_width(name: str, objects: Tensor, features: Tensor) -> None:
+    if features.dim() != 2:
+        raise ValueError(f"features must be [K, D]; got shape {list(features.shape)}.")
+    if objects.shape[-1] != features.shape[-1]:
+        raise ValueError(
+            f"{name} and features must have the same width D; got {name} {list(objects.shape)} "
+            f"and features {list(features.shape)}."
+        )
+
+
+def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
+    """x · f_k of every object and feature: ``[..., D]``, ``[K, D]`` -> ``[..., K]``."""
+    if normalize:
+        objects = torch.nn.functional.normalize(objects, dim=-1)
+    return objects @ features.mT
+
+
+def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
+    _check_width("a", a, features)
+    _check_width("b", b, features)
+    try:
+        torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    except RuntimeError:
+        raise ValueError(
+            f"a and b must broadcast in all axes but the last; got a {list(a.shape)} and b {list(b.shape)}. "
+            "For all pairs use tversky_projection or TverskySimilarity.pairwise."
+        ) from None
+    return _measures(a, features, normalize), _measures(b, features, normalize)
+
+
+def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
+    """Measures with equal leading axes, ``[..., N, K]`` and ``[..., P, K]``."""
+    _check_width("x", x, features)
+    _check_width("prototypes", prototypes, features)
+    if prototypes.dim() == 1:
+        raise ValueError(
+            f"prototypes must be [P, D] or [..., P, D]; got shape {list(prototypes.shape)}: "
+            "for one prototype use prototypes[None]."
+        )
+    A, B = _measures(x, features, normalize), _measures(prototypes, features, normalize)
+    if B.dim() == 2:
+        return A.reshape(A.shape[:-1].numel(), A.shape[-1]), B
+    if A.dim() < 2:
+        raise ValueError(
+            f"x must be [..., N, D] when prototypes are batched; got x {list(x.shape)} "
+            f"and prototypes {list(prototypes.shape)}."
+        )
+    try:
+        lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            "x [..., N, D] and prototypes [..., P, D] must broadcast in all axes but the last two; "
+            f"got x {list(x.shape)} and prototypes {list(prototypes.shape)}."
+        ) from None
+    return A.expand(*lead, *A.shape[-2:]), B.expand(*lead, *B.shape[-2:])
+
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+def _broadcast(A: Tensor, B: Tensor, law: Measure, all_pairs: Measure) -> Tensor:
+    """``law(A, B)``, by ``all_pairs`` where broadcasting would pair everything with everything.
+
+    ``[..., K]``, ``[..., K]`` -> ``[...]``. Axes are sorted into shared ones, A's own and B's own.
+    """
+    rank = max(A.dim(), B.dim()) - 1
+    A = A.reshape((1,) * (rank - A.dim() + 1) + A.shape)
+    B = B.reshape((1,) * (rank - B.dim() + 1) + B.shape)
+    own_a = [i for i in range(rank) if A.shape[i] != B.shape[i] and B.shape[i] == 1]
+    own_b = [i for i in range(rank) if A.shape[i] != B.shape[i] and A.shape[i] == 1]
+    if not own_a or not own_b:
+        return law(A, B)
+    shared = [i for i in range(rank) if i not in own_a and i not in own_b]
+    order = shared + own_a + own_b
+    lead = [A.shape[i] for i in shared]
+    wide_a = A.permute(*order, rank).reshape(*lead, math.prod(A.shape[i] for i in own_a), A.shape[-1])
+    wide_b = B.permute(*order, rank).reshape(*lead, math.prod(B.shape[i] for i in own_b), B.shape[-1])
+    out = all_pairs(wide_a, wide_b)
+    out = out.reshape(*lead, *(A.shape[i] for i in own_a), *(B.shape[i] for i in own_b))
+    return out.permute([order.index(i) for i in range(rank)])

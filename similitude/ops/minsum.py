@@ -1,0 +1,161 @@
+"""All pairs of what does not split into products: Σ_k min(a⁺, b⁺), and the feature-level softmin.
+
+Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. The forward walks over tiles; the backward
+compares again instead of remembering, so memory stays O(NP + NK + PK) and a tile.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from .reference import common_terms
+
+# Elements of a tile: what fills a core's cache, or a GPU. Measured; the optimum is flat.
+TILE = {"cpu": 2**21, "cuda": 2**26}
+
+
+def min_sum(a: Tensor, b: Tensor) -> Tensor:
+    """M = Σ_k min(a⁺, b⁺), ``[..., N, P]``: what both have, counted as much as the lesser has it.
+
+    Equivalent to: ``torch.minimum(a.relu()[..., :, None, :], b.relu()[..., None, :, :]).sum(-1)``.
+    """
+    return _pair_sum(a, b, "min")
+
+
+def softmin_sum(a: Tensor, b: Tensor) -> Tensor:
+    """Σ_k −log(e^−a + e^−b) over shared features, ``[..., N, P]``.
+
+    Equivalent to: ``common_terms(a[..., :, None, :], b[..., None, :, :], "softmin").sum(-1)``.
+    """
+    return _pair_sum(a, b, "softmin")
+
+
+def _pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor:
+    if torch.compiler.is_compiling():
+        # Inductor fuses the law into one loop that keeps no N×P×K tensor; tiles would be unrolled into the graph.
+        return common_terms(a.unsqueeze(-2), b.unsqueeze(-3), kind).sum(-1)
+    return PairSum.apply(a, b, kind)  # pyright: ignore
+
+
+class PairSum(torch.autograd.Function):
+    @staticmethod
+    def forward(a, b, kind):
+        least = _fill(a.relu(), b.relu(), torch.minimum)
+        if kind == "min":
+            return least
+        # −log(e^−a + e^−b) = min(a, b) − log(1 + e^−|a−b|), and the second term vanishes for features moved far apart.
+        return least - _fill(*_apart(a, b), _excess)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a, b, ctx.kind = inputs
+        ctx.save_for_backward(a, b)
+
+    @staticmethod
+    def vmap(info, in_dims, a, b, kind):
+        return PairSum.apply(*_batched(info, in_dims, a, b), kind), 0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return *PairSumGradients.apply(grad, *ctx.saved_tensors, ctx.kind), None  # pyright: ignore
+
+
+class PairSumGradients(torch.autograd.Function):
+    """The backward of PairSum as a function of its own, so that it can be differentiated again."""
+
+    @staticmethod
+    def forward(grad, a, b, kind):
+        to_a, to_b = (_min_gradients if kind == "min" else _softmin_gradients)(grad, a, b)
+        return torch.where(a > 0, to_a, 0.0), torch.where(b > 0, to_b, 0.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.kind = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def vmap(info, in_dims, grad, a, b, kind):
+        return PairSumGradients.apply(*_batched(info, in_dims, grad, a, b), kind), (0, 0)
+
+    @staticmethod
+    def backward(ctx, by_a, by_b):
+        # Second derivatives are rare and make N×P×K tensors.
+        grad, a, b = ctx.saved_tensors
+        g, a, b = grad.unsqueeze(-1), a.unsqueeze(-2), b.unsqueeze(-3)
+        by_a, by_b = by_a.unsqueeze(-2), by_b.unsqueeze(-3)
+        both = ((a > 0) & (b > 0)).to(a.dtype)
+        if ctx.kind == "min":
+            share = both * torch.heaviside(b - a, torch.full_like(b[..., :1, :1], 0.5))
+            return (by_a * share + by_b * (both - share)).sum(-1), None, None, None
+        share = both * torch.sigmoid(b - a)
+        bend = g * (by_a - by_b) * share * (both - share)
+        return (by_a * share + by_b * (both - share)).sum(-1), -bend.sum(-2), bend.sum(-3), None
+
+
+def _min_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    # M = ½(Σ a⁺ + Σ b⁺ − Σ|a⁺ − b⁺|); the sign of 0 is 0, so a tie goes half and half.
+    a, b = a.relu(), b.relu()
+    to_a = grad.sum(-1, keepdim=True) - _l1_gradient(grad, a, b)
+    to_b = grad.sum(-2).unsqueeze(-1) - _l1_gradient(grad.mT, b, a)
+    return to_a.mul_(0.5), to_b.mul_(0.5)
+
+
+def _softmin_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = _apart(a, b)
+    to_a, to_b = torch.zeros_like(a), torch.zeros_like(b)
+    for i, j in _tiles(a, b):
+        g = grad[..., i, j].unsqueeze(-1)  # [..., n, p, 1]
+        gap = b[..., None, j, :] - a[..., i, None, :]  # [..., n, p, K]
+        to_a[..., i, :] += (g * gap.sigmoid()).sum(-2)
+        to_b[..., j, :] += (g * gap.neg_().sigmoid_()).sum(-3)
+    return to_a, to_b
+
+
+def _l1_gradient(grad: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Gradient of Σ_k |a − b| by ``a``, ``[..., N, K]``, in blocks of ``b`` that stay in cache."""
+    a = a.contiguous()
+    total = torch.zeros_like(a)
+    for start in range(0, b.shape[-2], 256):
+        block = b[..., start : start + 256, :].contiguous()
+        g = grad[..., start : start + 256].contiguous()
+        # The distance itself plays no part in the gradient of an L1 norm.
+        total += torch.ops.aten._cdist_backward(g, a, block, 1.0, g)
+    return total
+
+
+def _fill(a: Tensor, b: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Σ_k term(a, b) of all pairs, tile by tile."""
+    out = a.new_empty(*a.shape[:-1], b.shape[-2])
+    for i, j in _tiles(a, b):
+        out[..., i, j] = term(a[..., i, None, :], b[..., None, j, :]).sum(-1)
+    return out
+
+
+def _tiles(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice]]:
+    N, P = a.shape[-2], b.shape[-2]
+    pairs = max(1, TILE.get(a.device.type, 2**24) // max(1, a.shape[:-2].numel() * a.shape[-1]))
+    n = max(1, min(N, math.isqrt(2 * pairs)))
+    p = max(1, pairs // n)
+    for i in range(0, N, n):
+        for j in range(0, P, p):
+            yield slice(i, i + n), slice(j, j + p)
+
+
+def _apart(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The measures with absent features so far from everything, and from each other, that e^−|a−b| counts for nothing."""
+    return torch.where(a > 0, a, -100.0), torch.where(b > 0, b, -200.0)
+
+
+def _excess(a: Tensor, b: Tensor) -> Tensor:
+    """log(1 + e^−|a−b|). Below −80 the exponential would be subnormal, which is slow, and adds nothing."""
+    return (a - b).abs_().neg_().clamp_(min=-80.0).exp_().log1p_()
+
+
+def _batched(info, in_dims, *tensors: Tensor) -> list[Tensor]:
+    """The tensors with vmap's axis first."""
+    return [
+        x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+        for x, axis in zip(tensors, in_dims, strict=False)
+    ]

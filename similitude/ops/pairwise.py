@@ -1,0 +1,85 @@
+"""S of all pairs without an N×P×K tensor: matrix products where Eq. 1–7 split, min-sums where they do not.
+
+Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes.
+"""
+
+import torch
+from torch import Tensor
+
+from . import minsum, separable
+from .reference import Scalar, contrast, pooled, ratio
+
+
+def similarity(
+    a: Tensor,
+    b: Tensor,
+    alpha: Scalar,
+    beta: Scalar,
+    theta: Scalar,
+    intersection: str,
+    difference: str,
+    level: str,
+    model: str,
+) -> Tensor:
+    """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``.
+
+    Equivalent to: ``reference.pairwise(a, b, ...)``.
+    """
+    if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
+        return separable.product_ignorematch(a, b, alpha, beta, theta)
+    pairs = Pairs(a, b)
+    shared = common(pairs, intersection, level)
+    a_only, b_only = distinctive(pairs, difference, level)
+    if model == "ratio":
+        return ratio(shared, a_only, b_only, alpha, beta)
+    return contrast(shared, a_only, b_only, alpha, beta, theta)
+
+
+class Pairs:
+    """The sums over all pairs that f(A∩B) and f(A−B) are made of, each computed once, when first asked for."""
+
+    def __init__(self, a: Tensor, b: Tensor):
+        self.a, self.b = a, b
+        self._shared_sums: tuple[Tensor, Tensor] | None = None
+        self._min_sum: Tensor | None = None
+
+    def shared_sums(self) -> tuple[Tensor, Tensor]:
+        if self._shared_sums is None:
+            self._shared_sums = separable.shared_sums(self.a, self.b)
+        return self._shared_sums
+
+    def min_sum(self) -> Tensor:
+        if self._min_sum is None:
+            self._min_sum = minsum.min_sum(self.a, self.b)
+        return self._min_sum
+
+
+def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
+    """f(A∩B) of all pairs, ``[..., N, P]``."""
+    if intersection == "product":
+        return separable.product(pairs.a, pairs.b)
+    if level == "feature" and intersection == "gmean":
+        return separable.gmean(pairs.a, pairs.b)
+    if level == "feature" and intersection == "softmin":
+        return minsum.softmin_sum(pairs.a, pairs.b)
+    if level == "feature" and intersection == "min":
+        return pairs.min_sum()
+    u, v = pairs.shared_sums()
+    if level == "feature" and intersection == "max":
+        return u + v - pairs.min_sum()
+    if intersection == "gmean":
+        return separable.root(u) * separable.root(v)
+    return pooled(u, v, intersection)
+
+
+def distinctive(pairs: Pairs, difference: str, level: str) -> tuple[Tensor, Tensor]:
+    """f(A−B) and f(B−A) of all pairs, each ``[..., N, P]``: what each has, less what of it is matched."""
+    if difference == "ignorematch":
+        matched_a, matched_b = pairs.shared_sums()
+    elif level == "feature":
+        matched_a = matched_b = pairs.min_sum()
+    else:
+        matched_a = matched_b = torch.minimum(*pairs.shared_sums())
+    all_a = separable.salience(pairs.a).unsqueeze(-1)  # [..., N, 1]
+    all_b = separable.salience(pairs.b).unsqueeze(-2)  # [..., 1, P]
+    return all_a - matched_a, all_b - matched_b
