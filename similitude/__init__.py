@@ -1,2 +1,7 @@
-"""Tversky neural networks for PyTorch."""
+"""Tversky neural networks for PyTorch: layers that compare by what is shared and what is not."""
+
+from . import functional
+from .nn import FeatureBank, TverskyProjection, TverskySimilarity
+
 __version__ = "0.1.0"
+__all__ = ["FeatureBank", "TverskyProjection", "TverskySimilarity", "functional"]

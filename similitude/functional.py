@@ -104,7 +104,12 @@ def salience(objects: Tensor, features: Tensor) -> Tensor:
 
 
 def common(
-    a: Tensor, b: Tensor, features: Tensor, intersection: str = "product", level: str = "feature", normalize: bool = False
+    a: Tensor,
+    b: Tensor,
+    features: Tensor,
+    intersection: str = "product",
+    level: str = "feature",
+    normalize: bool = False,
 ) -> Tensor:
     """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting."""
     intersection, _, level, _ = check_options(intersection, DIFFERENCES[0], level, MODELS[0])
@@ -116,7 +121,12 @@ def common(
 
 
 def distinctive(
-    a: Tensor, b: Tensor, features: Tensor, difference: str = "ignorematch", level: str = "feature", normalize: bool = False
+    a: Tensor,
+    b: Tensor,
+    features: Tensor,
+    difference: str = "ignorematch",
+    level: str = "feature",
+    normalize: bool = False,
 ) -> Tensor:
     """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
 
@@ -164,7 +174,9 @@ def check_vectors(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")
     if not value.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype; got {_short(value.dtype)}: convert it with {name}.float().")
+        raise TypeError(
+            f"{name} must have a floating dtype; got {_short(value.dtype)}: convert it with {name}.float()."
+        )
     if value.dim() == 0:
         raise ValueError(f"{name} must have at least one axis, [..., D]; got a tensor with no axes.")
 

@@ -149,8 +149,9 @@ def _apart(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _excess(a: Tensor, b: Tensor) -> Tensor:
-    """log(1 + e^−|a−b|). Below −80 the exponential would be subnormal, which is slow, and adds nothing."""
-    return (a - b).abs_().neg_().clamp_(min=-80.0).exp_().log1p_()
+    """log(1 + e^−|a−b|), and exactly 0 from a distance of 80 on, short of exponentials that are subnormal and slow."""
+    near = (a - b).abs_().neg_().clamp_(min=-80.0).exp_()
+    return torch.threshold_(near, 2e-35, 0.0).log1p_()
 
 
 def _batched(info, in_dims, *tensors: Tensor) -> list[Tensor]:

@@ -1,0 +1,309 @@
+"""FeatureBank, TverskySimilarity, TverskyProjection: thin modules over functional.
+
+N objects, P prototypes, K features, D dim. State: ``prototypes [P, D]``, ``features.weight [K, D]``, ``alpha``, ``beta``,
+``theta`` and, if asked for, ``bias [P]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from .initialize import INITS, fill_
+
+if TYPE_CHECKING:
+    from .interpret.explain import Explanation
+
+CONSTANTS = ("alpha", "beta", "theta")
+
+
+class FeatureBank(nn.Module):
+    """Ω: K feature vectors of width D, learned; shared by all the layers that are given it.
+
+    Called on objects ``[..., D]`` it returns their measures x · f_k, ``[..., K]``; an object has the features whose
+    measure is positive.
+    """
+
+    def __init__(self, num_features: int, dim: int, *, init: str = "unit", device=None, dtype=None):
+        super().__init__()
+        _check_sizes(num_features=num_features, dim=dim)
+        self.init = F.check_choice("init", init, INITS)
+        self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        fill_(self.weight, self.init)
+
+    @property
+    def num_features(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.weight.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_features={self.num_features}, dim={self.dim}"
+
+
+class TverskySimilarity(nn.Module):
+    """Similarity of pairs of objects over a learned feature bank, Eq. 6, used like nn.CosineSimilarity.
+
+    ``sim(a, b)``: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting. ``sim.pairwise(a, b)``: all pairs.
+
+    features: a FeatureBank to share; without it one of ``num_features`` is made.
+    alpha, beta, theta: starting values; ``learnable`` says which of them train: True, False, or their names.
+    The options are those of functional.tversky_similarity.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    theta: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_features: int | None = None,
+        *,
+        features: FeatureBank | None = None,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        theta: float = 1.0,
+        learnable: bool | Collection[str] = True,
+        intersection: str = "product",
+        difference: str = "ignorematch",
+        level: str = "feature",
+        model: str = "contrast",
+        normalize: bool = False,
+        init: str = "unit",
+        backend: str = "auto",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        _check_sizes(dim=dim)
+        _set_options(self, intersection, difference, level, model, normalize, init, backend)
+        if features is not None:
+            device, dtype = device or features.weight.device, dtype or features.weight.dtype
+        self.dim = dim
+        self.owns_features = features is None
+        self.features = _bank(dim, num_features, features, init, device, dtype)
+        _register_constants(self, (alpha, beta, theta), learnable, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Starting values again; a bank that was given is left alone."""
+        if self.owns_features:
+            self.features.reset_parameters()
+        _reset_constants(self)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return F.tversky_similarity(a, b, self.features.weight, **_arguments(self))
+
+    def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
+        """All pairs: ``[..., N, D]``, ``[P, D]`` or ``[..., P, D]`` -> ``[..., N, P]``, never N×P×K in memory."""
+        return F.tversky_projection(a, b, self.features.weight, **_arguments(self))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, {_described(self)}"
+
+
+class TverskyProjection(nn.Module):
+    """Similarity of the input to each of P learned prototypes, Eq. 7, in the place of an nn.Linear(D, P).
+
+    ``[..., D]`` -> ``[..., P]``.
+
+    features: a FeatureBank to share; without it one of ``num_features`` is made.
+    prototypes: an nn.Parameter ``[P, D]`` to tie to, such as an embedding's weight; without it they are made.
+    alpha, beta, theta: starting values; ``learnable`` says which of them train: True, False, or their names.
+    bias: adds a learned number for each prototype, which the paper does not have.
+    The options are those of functional.tversky_projection.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    theta: Tensor
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int,
+        num_features: int | None = None,
+        *,
+        features: FeatureBank | None = None,
+        prototypes: nn.Parameter | None = None,
+        bias: bool = False,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        theta: float = 1.0,
+        learnable: bool | Collection[str] = True,
+        intersection: str = "product",
+        difference: str = "ignorematch",
+        level: str = "feature",
+        model: str = "contrast",
+        normalize: bool = False,
+        init: str = "unit",
+        backend: str = "auto",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        _check_sizes(dim=dim, num_prototypes=num_prototypes)
+        _set_options(self, intersection, difference, level, model, normalize, init, backend)
+        _check_prototypes(prototypes, num_prototypes, dim)
+        given = prototypes if prototypes is not None else getattr(features, "weight", None)
+        if given is not None:
+            device, dtype = device or given.device, dtype or given.dtype
+        self.owns_features, self.owns_prototypes = features is None, prototypes is None
+        self.features = _bank(dim, num_features, features, init, device, dtype)
+        if prototypes is None:
+            prototypes = nn.Parameter(torch.empty(num_prototypes, dim, device=device, dtype=dtype))
+            fill_(prototypes, init)
+        self.prototypes = prototypes
+        _register_constants(self, (alpha, beta, theta), learnable, device, dtype)
+        self.register_parameter(
+            "bias", nn.Parameter(torch.zeros(num_prototypes, device=device, dtype=dtype)) if bias else None
+        )
+
+    def reset_parameters(self) -> None:
+        """Starting values again; a bank or prototypes that were given are left alone."""
+        if self.owns_features:
+            self.features.reset_parameters()
+        if self.owns_prototypes:
+            fill_(self.prototypes, self.init)
+        _reset_constants(self)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @property
+    def in_features(self) -> int:
+        """Width of the input, D; named as in nn.Linear, and not about the bank's features."""
+        return self.prototypes.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Width of the output, P; named as in nn.Linear, and not about the bank's features."""
+        return self.prototypes.shape[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.tversky_projection(x, self.prototypes, self.features.weight, **_arguments(self))
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def explain(
+        self,
+        x: Tensor,
+        prototype: int | None = None,
+        top: int = 10,
+        feature_names: Sequence[str] | None = None,
+        prototype_names: Sequence[str] | None = None,
+    ) -> Explanation:
+        """Why this input ``[D]`` is as similar as it is to a prototype (by default the most similar one).
+
+        The signed contributions of all features add up to the layer's output. Print it, or show it in a notebook.
+        """
+        from .interpret.explain import explain
+
+        return explain(self, x, prototype, top, feature_names, prototype_names)
+
+    def extra_repr(self) -> str:
+        shape = f"dim={self.in_features}, num_prototypes={self.out_features}"
+        tied = "" if self.owns_prototypes else ", prototypes=tied"
+        bias = "" if self.bias is None else ", bias=True"
+        return f"{shape}{tied}{bias}, {_described(self)}"
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be a whole number of 1 or more; got {size!r}.")
+
+
+def _check_prototypes(prototypes: object, P: int, D: int) -> None:
+    if prototypes is None:
+        return
+    if not isinstance(prototypes, nn.Parameter):
+        hint = ": pass its .weight" if isinstance(prototypes, nn.Module) else ""
+        raise TypeError(f"prototypes must be an nn.Parameter to tie to; got {type(prototypes).__name__}{hint}.")
+    F.check_vectors("prototypes", prototypes)
+    if list(prototypes.shape) != [P, D]:
+        raise ValueError(
+            f"tied prototypes must be [num_prototypes, dim] = {[P, D]}; got shape {list(prototypes.shape)}."
+        )
+
+
+def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
+    """The bank that was given, checked, or a new one."""
+    if features is None:
+        if num_features is None:
+            raise ValueError(
+                "give num_features for a feature bank of its own, or features=FeatureBank(...) to share one."
+            )
+        return FeatureBank(num_features, dim, init=init, device=device, dtype=dtype)
+    if not isinstance(features, FeatureBank):
+        raise TypeError(
+            f"features must be a FeatureBank; got {type(features).__name__}: FeatureBank(num_features, dim)."
+        )
+    if features.dim != dim:
+        raise ValueError(f"the feature bank has dim {features.dim} and the layer dim {dim}; they must be equal.")
+    if num_features not in (None, features.num_features):
+        raise ValueError(
+            f"num_features={num_features} contradicts the given bank of {features.num_features} features; leave it out."
+        )
+    return features
+
+
+def _set_options(module, intersection, difference, level, model, normalize, init, backend) -> None:
+    options = F.check_options(intersection, difference, level, model)
+    module.intersection, module.difference, module.level, module.model = options
+    module.normalize = normalize
+    module.init = F.check_choice("init", init, INITS)
+    module.backend = F.check_choice("backend", backend, F.BACKENDS)
+
+
+def _register_constants(module: nn.Module, values, learnable: bool | Collection[str], device, dtype) -> None:
+    """α, β, θ as parameters, or as buffers where they do not train.
+
+    They have one element and one axis, since FSDP2 shards no parameter without axes.
+    """
+    names = (CONSTANTS if learnable else ()) if isinstance(learnable, bool) else tuple(learnable)
+    for name in names:
+        F.check_choice("learnable", name, CONSTANTS)
+    if module.model == "ratio":
+        # The ratio model has no θ: it would never get a gradient.
+        names = tuple(name for name in names if name != "theta")
+    module.starting_constants = dict(zip(CONSTANTS, values, strict=True))
+    for name, value in module.starting_constants.items():
+        F.check_scalar(name, value)
+        tensor = torch.full((1,), float(value), device=device, dtype=dtype)
+        if name in names:
+            module.register_parameter(name, nn.Parameter(tensor))
+        else:
+            module.register_buffer(name, tensor)
+
+
+@torch.no_grad()
+def _reset_constants(module: nn.Module) -> None:
+    for name, value in module.starting_constants.items():
+        module.get_parameter(name).fill_(value) if name in module._parameters else module.get_buffer(name).fill_(value)
+
+
+def _arguments(module) -> dict:
+    """The module's constants and options, as functional takes them."""
+    names = (*CONSTANTS, "intersection", "difference", "level", "model", "normalize", "backend")
+    return {name: getattr(module, name) for name in names}
+
+
+def _described(module) -> str:
+    extra = "".join(
+        f", {name}={getattr(module, name)!r}"
+        for name, usual in (("level", "feature"), ("model", "contrast"), ("normalize", False), ("backend", "auto"))
+        if getattr(module, name) != usual
+    )
+    return f"intersection={module.intersection!r}, difference={module.difference!r}{extra}"
