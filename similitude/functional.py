@@ -1,6 +1,6 @@
 """The door: Tversky similarity of pairs and of all pairs, and the measures that it is made of.
 
-Every check of what a caller passes is made here; ops/ trusts its inputs. Objects are ``[..., D]``, the bank Ω is ``[K, D]``.
+Every check of what a caller passes is made here; ops/ trusts its inputs. Objects are ``[..., D]``, the bank ``[K, D]``.
 """
 
 import difflib
@@ -55,7 +55,7 @@ def tversky_similarity(
     check_choice("backend", backend, BACKENDS)
     with _exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
-        scalars = _scalars(A, alpha=alpha, beta=beta, theta=theta)
+        scalars = _scalars(A, alpha, beta, theta)
         law = lambda A, B: reference.similarity(A, B, *scalars, *options)  # noqa: E731
         if backend == "reference":
             return law(A, B).to(dtype)
@@ -87,7 +87,7 @@ def tversky_projection(
     check_choice("backend", backend, BACKENDS)
     with _exact(x=x, prototypes=prototypes, features=features) as (inputs, dtype):
         A, B = _all_pairs_measures(*inputs, normalize=normalize)
-        scalars = _scalars(A, alpha=alpha, beta=beta, theta=theta)
+        scalars = _scalars(A, alpha, beta, theta)
         compute = reference.pairwise if backend == "reference" else pairwise.similarity
         out = compute(A, B, *scalars, *options).to(dtype)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
@@ -111,7 +111,7 @@ def common(
     level: str = "feature",
     normalize: bool = False,
 ) -> Tensor:
-    """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting."""
+    """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast."""
     intersection, _, level, _ = check_options(intersection, DIFFERENCES[0], level, MODELS[0])
     with _exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
@@ -128,7 +128,7 @@ def distinctive(
     level: str = "feature",
     normalize: bool = False,
 ) -> Tensor:
-    """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
+    """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast.
 
     f(B−A) is ``distinctive(b, a, features)``.
     """
@@ -199,20 +199,24 @@ def _exact(**tensors: Tensor):
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
-    for name, value in zip(tensors, values, strict=True):
-        if value.dtype != values[0].dtype or value.device != first.device:
-            was = ", ".join(f"{n} is {_short(v.dtype)} on {v.device}" for n, v in zip(tensors, values, strict=True))
-            raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {was}.")
+    if any(v.dtype != values[0].dtype or v.device != first.device for v in values):
+        given = ", ".join(f"{name} is {_short(v.dtype)} on {v.device}" for name, v in zip(tensors, values, strict=True))
+        raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
     dtype = values[0].dtype
     wide = torch.promote_types(dtype, torch.float32)
     with torch.autocast(device, enabled=False):
         yield [v.to(wide) for v in values], dtype
 
 
-def _scalars(like: Tensor, **scalars: Scalar) -> list[Scalar]:
-    for name, value in scalars.items():
-        check_scalar(name, value)
-    return [s.reshape(()).to(like) if isinstance(s, Tensor) else float(s) for s in scalars.values()]
+def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    check_scalar("alpha", alpha)
+    check_scalar("beta", beta)
+    check_scalar("theta", theta)
+    return _scalar(like, alpha), _scalar(like, beta), _scalar(like, theta)
+
+
+def _scalar(like: Tensor, value: Scalar) -> Scalar:
+    return value.reshape(()).to(like) if isinstance(value, Tensor) else float(value)
 
 
 def _check_width(name: str, objects: Tensor, features: Tensor) -> None:

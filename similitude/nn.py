@@ -1,7 +1,7 @@
 """FeatureBank, TverskySimilarity, TverskyProjection: thin modules over functional.
 
-N objects, P prototypes, K features, D dim. State: ``prototypes [P, D]``, ``features.weight [K, D]``, ``alpha``, ``beta``,
-``theta`` and, if asked for, ``bias [P]``.
+N objects, P prototypes, K features, D dim. State: ``prototypes [P, D]``, ``features.weight [K, D]``, ``alpha``,
+``beta``, ``theta`` and, if asked for, ``bias [P]``.
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ class TverskySimilarity(nn.Module):
     alpha: Tensor
     beta: Tensor
     theta: Tensor
+    starting_constants: dict[str, float]
+    intersection: str
+    difference: str
+    level: str
+    model: str
+    normalize: bool
+    init: str
+    backend: str
 
     def __init__(
         self,
@@ -129,6 +137,14 @@ class TverskyProjection(nn.Module):
     alpha: Tensor
     beta: Tensor
     theta: Tensor
+    starting_constants: dict[str, float]
+    intersection: str
+    difference: str
+    level: str
+    model: str
+    normalize: bool
+    init: str
+    backend: str
     bias: nn.Parameter | None
 
     def __init__(
@@ -267,7 +283,9 @@ def _set_options(module, intersection, difference, level, model, normalize, init
     module.backend = F.check_choice("backend", backend, F.BACKENDS)
 
 
-def _register_constants(module: nn.Module, values, learnable: bool | Collection[str], device, dtype) -> None:
+def _register_constants(
+    module: TverskySimilarity | TverskyProjection, values, learnable: bool | Collection[str], device, dtype
+) -> None:
     """α, β, θ as parameters, or as buffers where they do not train.
 
     They have one element and one axis, since FSDP2 shards no parameter without axes.
@@ -289,9 +307,9 @@ def _register_constants(module: nn.Module, values, learnable: bool | Collection[
 
 
 @torch.no_grad()
-def _reset_constants(module: nn.Module) -> None:
+def _reset_constants(module: TverskySimilarity | TverskyProjection) -> None:
     for name, value in module.starting_constants.items():
-        module.get_parameter(name).fill_(value) if name in module._parameters else module.get_buffer(name).fill_(value)
+        getattr(module, name).fill_(value)
 
 
 def _arguments(module) -> dict:

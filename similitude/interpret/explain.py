@@ -18,8 +18,8 @@ from ..ops import reference
 class Explanation:
     """Why an input is as similar as it is to a prototype.
 
-    similarity: the layer's output. It is the sum of ``common``, ``input_only`` and ``prototype_only`` over all features,
-    and the bias. Each is ``[K]``: θ·Ψ of shared features, −α times what only the input has, −β times what only the
+    similarity: the layer's output: the sum of ``common``, ``input_only`` and ``prototype_only`` over all features, and
+    the bias. Each is ``[K]``: θ·Ψ of shared features, −α times what only the input has, −β times what only the
     prototype has. input_measures, prototype_measures: x · f_k and p · f_k, ``[K]``.
     """
 

@@ -1,1 +1,1 @@
-"""The arithmetic of Tversky similarity, one file a primitive. reference.py is the law; the rest is proved against it."""
+"""The arithmetic of Tversky similarity, a file a primitive. reference.py is the law; all else is tested against it."""

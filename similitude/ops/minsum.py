@@ -144,7 +144,7 @@ def _tiles(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _apart(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The measures with absent features so far from everything, and from each other, that e^−|a−b| counts for nothing."""
+    """The measures with absent features so far from everything, and from each other, that e^−|a−b| counts as 0."""
     return torch.where(a > 0, a, -100.0), torch.where(b > 0, b, -200.0)
 
 

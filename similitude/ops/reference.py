@@ -1,8 +1,8 @@
 """The law: Eq. 1–7 of "Tversky Neural Networks", in broadcasting torch that reads like the paper.
 
-Everything here works on *measures*, ``a = x · f_k`` for every feature ``f_k`` of the bank (``[..., K]``), and broadcasts
-``a`` against ``b``. An object has a feature when its measure is positive. All other paths are tested against this file;
-it makes tensors of the broadcast size times K, so it is for small sizes and for paired objects.
+Everything here works on *measures*, ``a = x · f_k`` for every feature ``f_k`` of the bank, ``[..., K]``, and broadcasts
+``a`` against ``b``. An object has a feature when its measure is positive. All other paths are tested against this
+file; it makes tensors of the broadcast size times K, so it is for small sizes and for paired objects.
 
 A tie is a fork: ``minimum`` and ``maximum`` give each side half of the gradient, as torch does.
 """

@@ -1,6 +1,6 @@
 """All pairs by matrix products: whatever of Eq. 1–7 splits into an object's side times a prototype's side.
 
-Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes; nothing here is larger than N×P, N×K or P×K.
+Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes; nothing is larger than N×P, N×K or P×K.
 Sums over shared features are products with 0/1 indicators, which carry no gradient.
 """
 

@@ -1,0 +1,20 @@
+import os
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.load_profile("ci")
+
+# Memory that a kernel forgot to write shows as NaN.
+torch.utils.deterministic.fill_uninitialized_memory = True
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
