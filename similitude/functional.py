@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .ops import pairwise, reference
+from .ops.separable import without_autocast
 
 Scalar = Tensor | float
 
@@ -196,7 +197,7 @@ def _exact(**tensors: Tensor):
     first = next(iter(tensors.values()))
     device = first.device.type
     values = list(tensors.values())
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
     if any(v.dtype != values[0].dtype or v.device != first.device for v in values):
@@ -204,7 +205,7 @@ def _exact(**tensors: Tensor):
         raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
     dtype = values[0].dtype
     wide = torch.promote_types(dtype, torch.float32)
-    with torch.autocast(device, enabled=False):
+    with without_autocast(device):
         yield [v.to(wide) for v in values], dtype
 
 
@@ -260,7 +261,7 @@ def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normali
         )
     A, B = _measures(x, features, normalize), _measures(prototypes, features, normalize)
     if B.dim() == 2:
-        return A.reshape(A.shape[:-1].numel(), A.shape[-1]), B
+        return A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0), B
     if A.dim() < 2:
         raise ValueError(
             f"x must be [..., N, D] when prototypes are batched; got x {list(x.shape)} "

@@ -11,9 +11,7 @@ COMBINATIONS = [
     dict(intersection=i, difference=d, level=level, model=m, normalize=n)
     for i, d, level, m, n in itertools.product(F.INTERSECTIONS, F.DIFFERENCES, F.LEVELS, F.MODELS, (False, True))
 ]
-SMOOTH = [
-    c for c in COMBINATIONS if c["intersection"] not in ("min", "max") and c["difference"] == "ignorematch"
-]
+SMOOTH = [c for c in COMBINATIONS if c["intersection"] not in ("min", "max") and c["difference"] == "ignorematch"]
 
 
 def name(options: dict) -> str:

@@ -4,10 +4,17 @@ Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes; no
 Sums over shared features are products with 0/1 indicators, which carry no gradient.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
 from .reference import Scalar
+
+
+def without_autocast(device: str):
+    """Context in which products are taken in the dtype of their factors."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def has(a: Tensor) -> Tensor:
@@ -98,7 +105,7 @@ class ProductIgnorematch(torch.autograd.Function):
         a, b, missing, *tensors = ctx.saved_tensors
         waiting = iter(tensors)
         alpha, beta, theta = (next(waiting) if n is None else n for n in ctx.numbers)
-        with torch.autocast(a.device.type, enabled=False):
+        with without_autocast(a.device.type):
             rows = grad.sum(-1, keepdim=True)  # [..., N, 1]
             columns = grad.sum(-2).unsqueeze(-1)  # [..., P, 1]
             to_a = grad @ _side(b, theta, alpha) - 0.5 * alpha * rows
