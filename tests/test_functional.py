@@ -157,7 +157,7 @@ def test_exports(options):
 
 @pytest.mark.parametrize("options", PATHS, ids=path_name)
 def test_vmap_and_grad(options):
-    x, p, features, alpha, beta, theta = (i.detach() for i in make_inputs())
+    x, p, features, _, beta, theta = (i.detach() for i in make_inputs())
 
     def loss(alpha, p, x):
         return F.tversky_projection(x, p, features, alpha, beta, theta, **options).square().sum()

@@ -1,12 +1,14 @@
 """All pairs of Σ_k min(a⁺, b⁺) and of the feature-level softmin, in Triton: the kernels behind ``minsum`` on a GPU.
 
-Measures are ``a [N, K]`` and ``b [P, K]``, or both with one batch axis in front. Three kernels do the work, and a fourth
-lays their inputs out, without negative measures and padded to whole tiles, so that no inner loop has a mask:
+Measures are ``a [N, K]`` and ``b [P, K]``, or both with one batch axis in front. ``_lay_out`` copies them without their
+negative values, padded to whole tiles and in reading order, so that no inner loop has a mask; then
 
-- ``_add_columns``: float32, one feature at a time; two instructions an element, min and add.
-- ``_add_by_matrix``: 16-bit measures; a packed min is exact, and tensor cores add it up, multiplying by one-hot columns.
-- ``_weigh_by_matrix``: the gradient of min. The share of each pair (0, ½, 1) is made packed and exact, and tensor cores
-  multiply it by the incoming gradient, which is split into bfloat16 pieces that lie side by side in the unused columns.
+- ``_add_columns`` adds min, or softmin, one feature at a time: two instructions an element for min, in float32.
+- ``_add_by_matrix`` is for 16-bit measures: their min is exact and comes in pairs, and tensor cores add it up, as a
+  product with one-hot columns.
+- ``_weigh_by_matrix`` is the gradient of min. The share of each pair (0, ½, 1) is exact and comes in pairs, and tensor
+  cores multiply it by the incoming gradient, whose bfloat16 pieces lie side by side in columns that would be idle.
+- ``_weigh_columns`` is the gradient of softmin, one pair at a time.
 
 Sums are float32, the order of addition is fixed, and nothing is larger than O(NP + NK + PK).
 """
@@ -16,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# The interpreter takes no inline assembly: there the same values are written out in plain operations.
+# The interpreter takes no inline assembly and no bfloat16 matrices: there the same values are plain float32.
 ASSEMBLY = not triton.knobs.runtime.interpret
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 # Programs that fill a large GPU; with fewer, the axis that is summed over is split between several.
@@ -39,8 +41,8 @@ def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor:
 def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Gradients of ``pair_sum`` by ``a`` and by ``b``, float32, for the gradient ``[..., N, P]`` of its result.
 
-    At a tie of ``min`` each side has half. Differences of measures under 2^-123 count as ties, and measures are taken to
-    be under 2^121.
+    At a tie of ``min`` each side has half. Differences of measures under 2^-123 count as ties, and measures are taken
+    to be under 2^121.
     """
     shapes = a.shape, b.shape
     a, b = _batched(a, b)
@@ -66,7 +68,7 @@ def _pair_sum_by_columns(a: Tensor, b: Tensor, kind: str) -> Tensor:
     out = x.new_empty(B, splits, _blocks(N, n) * n, _blocks(P, p) * p)
     grid = (_blocks(P, p), _blocks(N, n), B * splits)
     with _device(a):
-        _add_columns[grid](x, y, out, k, splits, rows, columns, 16, 64, unroll, soft, num_warps=8)
+        _add_columns[grid](x, y, out, k // splits, splits, rows, columns, 16, 64, unroll, soft, num_warps=8)
     return _gather(out, N, P)
 
 
@@ -79,7 +81,7 @@ def _pair_sum_by_matrix(a: Tensor, b: Tensor) -> Tensor:
     out = x.new_empty(B, splits, _blocks(N, n) * n, _blocks(P, p) * p, dtype=torch.float32)
     grid = (_blocks(N, n), _blocks(P, p), B * splits)
     with _device(a):
-        _add_by_matrix[grid](x, y, out, k, splits, n, p, step, ASSEMBLY, num_warps=2, num_stages=3)
+        _add_by_matrix[grid](x, y, out, k // splits, splits, n, p, step, ASSEMBLY, num_warps=2, num_stages=3)
     return _gather(out, N, P)
 
 
@@ -100,8 +102,9 @@ def _min_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     grid = (_blocks(X, x), _blocks(K, f), B * splits)
     with _device(own):
         _weigh_by_matrix[grid](
-            tile, line, weight, out, z, splits, 0, x, f, step, pieces, lanes, packed, ASSEMBLY, num_warps=2, num_stages=2
-        )
+            tile, line, weight, out, z // splits, splits, 0, x, f, step, pieces, lanes, packed, ASSEMBLY,
+            num_warps=2, num_stages=2,
+        )  # fmt: skip
     return _gather(out, X, K)
 
 
@@ -117,7 +120,7 @@ def _softmin_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     out = near.new_empty(B, splits, *near.shape[1:])
     grid = (_blocks(K, f), _blocks(X, x), B * splits)
     with _device(own):
-        _weigh_columns[grid](near, far, weight, out, z, splits, rows, columns, 16, 64, unroll, num_warps=8)
+        _weigh_columns[grid](near, far, weight, out, z // splits, splits, rows, columns, 16, 64, unroll, num_warps=8)
     return torch.where(own > 0, _gather(out, X, K), 0.0)
 
 
@@ -156,8 +159,8 @@ def _power(length: int, size: int = 1) -> int:
 
 
 def _split(programs: int, length: int, step: int) -> tuple[int, int]:
-    """How many programs share one sum over ``length``, and the length padded to whole steps of each."""
-    splits = 1
+    """How many programs share one sum over ``length``, and the length padded to whole, aligned steps of each."""
+    splits, step = 1, max(16, step)
     while programs * splits < ENOUGH and length >= splits * 512:
         splits *= 2
     return splits, _blocks(length, splits * step) * splits * step
@@ -186,7 +189,8 @@ def _lay_out(x, out, I, J, height, columns, xb, xi, xj, scale, absent, TILE: tl.
 
 @triton.jit
 def _add_columns(
-    x, y, out, K, splits, R: tl.constexpr, C: tl.constexpr, TN: tl.constexpr, TP: tl.constexpr, U: tl.constexpr, SOFT: tl.constexpr
+    x, y, out, length, splits,
+    R: tl.constexpr, C: tl.constexpr, TN: tl.constexpr, TP: tl.constexpr, U: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
     """One tile ``[R·TN, C·TP]``; R and C lie within a thread, so that each loaded value serves 8 or 16 pairs."""
     N: tl.constexpr = R * TN
@@ -194,16 +198,16 @@ def _add_columns(
     z = tl.program_id(2).to(tl.int64)
     n, p = tl.program_id(1), tl.program_id(0)
     rows, columns = tl.num_programs(1), tl.num_programs(0)
-    batch, first, last = z // splits, z % splits * (K // splits), (z % splits + 1) * (K // splits)
+    batch, first, K = z // splits, z % splits * length, splits * length
     i = tl.arange(0, R)[:, None] * TN + tl.arange(0, TN)[None, :]  # [R, TN]
     j = tl.arange(0, C)[:, None] * TP + tl.arange(0, TP)[None, :]  # [C, TP]
     x += ((batch * rows + n) * K + first) * N
     y += ((batch * columns + p) * K + first) * P
     to = out + ((z * rows + n) * N + i[None, :, :, None]) * columns * P + p * P + j[:, None, None, :]
     # A load that never happens: the accumulator takes its layout from it, four columns a thread.
-    sums = tl.load(to, tl.full((C, R, TN, TP), 0, tl.int32) > K, 0.0)
+    sums = tl.load(to, tl.full((C, R, TN, TP), 0, tl.int32) > length, 0.0)
     xs, ys = x + i, y + j
-    for _ in range(first, last, U):
+    for _ in range(0, length, U):
         if SOFT:
             product = tl.full((C, R, TN, TP), 1.0, tl.float32)
         for u in tl.static_range(U):
@@ -224,7 +228,8 @@ def _add_columns(
 
 @triton.jit
 def _weigh_columns(
-    near, far, weight, out, Z, splits, R: tl.constexpr, C: tl.constexpr, TX: tl.constexpr, TF: tl.constexpr, U: tl.constexpr
+    near, far, weight, out, length, splits,
+    R: tl.constexpr, C: tl.constexpr, TX: tl.constexpr, TF: tl.constexpr, U: tl.constexpr,
 ):  # fmt: skip
     """One tile ``[R·TX, C·TF]`` of Σ_z g·σ(far − near), laid out as in ``_add_columns``."""
     X: tl.constexpr = R * TX
@@ -232,50 +237,51 @@ def _weigh_columns(
     z = tl.program_id(2).to(tl.int64)
     n, f = tl.program_id(1), tl.program_id(0)
     rows, columns = tl.num_programs(1), tl.num_programs(0)
-    batch, first, last = z // splits, z % splits * (Z // splits), (z % splits + 1) * (Z // splits)
+    batch, first, Z = z // splits, z % splits * length, splits * length
     i = tl.arange(0, R)[:, None] * TX + tl.arange(0, TX)[None, :]  # [R, TX]
     j = tl.arange(0, C)[:, None] * TF + tl.arange(0, TF)[None, :]  # [C, TF]
-    at = (n * X + i[None, :, :, None]) * columns * F + f * F + j[:, None, None, :]
-    own = tl.load(near + batch * rows * X * columns * F + at)  # [C, R, TX, TF]
+    at = i[None, :, :, None] * columns * F + f * F + j[:, None, None, :]
+    own = tl.load(near + (batch * rows + n) * X * columns * F + at)  # [C, R, TX, TF]
     gs = weight + ((batch * rows + n) * Z + first) * X + i
     fs = far + ((batch * columns + f) * Z + first) * F + j
     sums = own * 0.0
-    for _ in range(first, last, U):
+    for _ in range(0, length, U):
         for u in tl.static_range(U):
             g = tl.load(gs + u * X)[None, :, :, None]
             t = tl.load(fs + u * F)[:, None, None, :]
             sums += g / (1.0 + tl.exp2(own - t))
         gs += U * X
         fs += U * F
-    tl.store(out + z * rows * X * columns * F + at, sums)
+    tl.store(out + (z * rows + n) * X * columns * F + at, sums)
 
 
 @triton.jit
 def _add_by_matrix(
-    x, y, out, K, splits, N: tl.constexpr, P: tl.constexpr, STEP: tl.constexpr, ASSEMBLY: tl.constexpr
-):
+    x, y, out, length, splits,
+    N: tl.constexpr, P: tl.constexpr, STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
     """One tile ``[N, P]``, eight columns to an accumulator; N rows of ``x`` stay in registers for P rows of ``y``."""
     z = tl.program_id(2).to(tl.int64)
     n, p = tl.program_id(0), tl.program_id(1)
     rows, columns = tl.num_programs(0), tl.num_programs(1)
-    batch, first, last = z // splits, z % splits * (K // splits), (z % splits + 1) * (K // splits)
+    batch, first, K = z // splits, z % splits * length, splits * length
     i, k, c = tl.arange(0, N), tl.arange(0, STEP), tl.arange(0, 8)
     xs = x + ((batch * rows + n) * N + i[:, None]) * K + first + k[None, :]  # [N, STEP]
     ys = y + (batch * columns + p) * P * K + first + k  # [STEP]
     column = tl.broadcast_to(c[None, :], (STEP, 8))
     sums = ()
     for _ in tl.static_range(P // 8):
-        sums = sums + (tl.zeros((N, 8), tl.float32),)
-    for _ in range(first, last, STEP):
+        sums = sums + (tl.full((N, 8), 0.0, tl.float32),)  # noqa: RUF005
+    for _ in range(0, length, STEP):
         s = tl.load(xs)
         added = ()
         for group in tl.static_range(P // 8):
             total = sums[group]
             for h in tl.static_range(8):
                 t = tl.broadcast_to(tl.load(ys + (group * 8 + h) * K)[None, :], (N, STEP))
-                one_hot = tl.where(column == h, 1.0, 0.0).to(s.dtype)
-                total = tl.dot(_least(s, t, ASSEMBLY), one_hot, total)
-            added = added + (total,)
+                least = _least(s, t, ASSEMBLY)
+                total = tl.dot(least, tl.where(column == h, 1.0, 0.0).to(least.dtype), total)
+            added = added + (total,)  # noqa: RUF005
         sums = added
         xs += STEP
         ys += STEP
@@ -288,7 +294,7 @@ def _add_by_matrix(
 def _least(s, t, ASSEMBLY: tl.constexpr):
     """The lesser of two 16-bit numbers, two at a time; NaN wins."""
     if not ASSEMBLY:
-        return tl.minimum(s, t).to(s.dtype)
+        return tl.minimum(s.to(tl.float32), t.to(tl.float32), propagate_nan=tl.PropagateNan.ALL)
     if s.dtype == tl.bfloat16:
         return tl.inline_asm_elementwise("min.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [s, t], s.dtype, True, 2)
     return tl.inline_asm_elementwise("min.NaN.f16x2 $0, $1, $2;", "=r,r,r", [s, t], s.dtype, True, 2)
@@ -296,7 +302,7 @@ def _least(s, t, ASSEMBLY: tl.constexpr):
 
 @triton.jit
 def _weigh_by_matrix(
-    tile, line, weight, out, Z, splits, still,
+    tile, line, weight, out, length, splits, still,
     X: tl.constexpr, F: tl.constexpr, STEP: tl.constexpr, PIECES: tl.constexpr, LANES: tl.constexpr,
     PACKED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -308,7 +314,7 @@ def _weigh_by_matrix(
     z = tl.program_id(2).to(tl.int64)
     n, f = tl.program_id(0), tl.program_id(1)
     rows, K = tl.num_programs(0), tl.num_programs(1) * F
-    batch, first, last = z // splits, z % splits * (Z // splits), (z % splits + 1) * (Z // splits)
+    batch, first, Z = z // splits, z % splits * length, splits * length
     k, e, c = f * F + tl.arange(0, F), tl.arange(0, STEP), tl.arange(0, 8)
     row = (batch * rows + n) * X
     tiles = tile + (batch * K + k[:, None]) * Z + first + e[None, :]  # [F, STEP]
@@ -317,8 +323,8 @@ def _weigh_by_matrix(
     weights = weight + ((row + member) * PIECES + piece)[None, :] * Z + first + e[:, None]  # [STEP, 8]
     sums = ()
     for _ in tl.static_range(X // group):
-        sums = sums + (tl.zeros((F, 8), tl.float32),)
-    for _ in range(first, last, STEP):
+        sums = sums + (tl.full((F, 8), 0.0, tl.float32),)  # noqa: RUF005
+    for _ in range(0, length, STEP):
         t = tl.load(tiles)
         added = ()
         for g in tl.static_range(X // group):
@@ -327,8 +333,9 @@ def _weigh_by_matrix(
                 own = tl.broadcast_to(tl.load(lines + (g * group + h) * K)[:, None], (F, STEP))
                 ours = ((member == h) & (piece < PIECES))[None, :]
                 v = tl.load(weights + g * group * PIECES * Z, ours, 0.0)
-                total = tl.dot(_share(t, own, PACKED, ASSEMBLY), v, total)
-            added = added + (total,)
+                share = _share(t, own, PACKED, ASSEMBLY)
+                total = tl.dot(share, v.to(share.dtype), total)
+            added = added + (total,)  # noqa: RUF005
         sums = added
         tiles += STEP
         weights += STEP
@@ -336,9 +343,15 @@ def _weigh_by_matrix(
         lines += still
     for g in tl.static_range(X // group):
         # Shares are counted in 2^-7, see _share.
-        total = tl.sum(tl.reshape(sums[g], (F, group, LANES)), 2) * 128.0  # [F, group]
+        total = sums[g] * 128.0  # [F, group · LANES]
+        if LANES == 4:
+            left, right = tl.split(tl.reshape(total, (F, group * 2, 2)))
+            total = left + right
+        if LANES >= 2:
+            left, right = tl.split(tl.reshape(total, (F, group, 2)))
+            total = left + right
         at = (g * group + tl.arange(0, group))[None, :] * K + k[:, None]
-        has = tl.load(line + row * K + at) < 0
+        has = tl.load(line + row * K + at).to(tl.float32) < 0
         tl.store(out + (z * rows + n) * X * K + at, tl.where(has, total, 0.0))
 
 
@@ -351,7 +364,7 @@ def _share(t, own, PACKED: tl.constexpr, ASSEMBLY: tl.constexpr):
     """
     if not ASSEMBLY:
         sign = t.to(tl.float32) + own.to(tl.float32)
-        return tl.where(sign > 0, 0.0078125, tl.where(sign == 0, 0.00390625, 0.0)).to(tl.bfloat16)
+        return tl.where(sign > 0, 0.0078125, tl.where(sign == 0, 0.00390625, 0.0))
     if PACKED:
         return tl.inline_asm_elementwise(
             """{

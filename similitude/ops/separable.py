@@ -51,35 +51,37 @@ def root(a: Tensor) -> Tensor:
 def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> Tensor:
     """The contrast model of product + ignorematch in two products forward and two backward.
 
-    With centred indicators I' = I − ½, J' = J − ½ (they keep large sums from cancelling),
-    S = A⁺(θB⁺ + αJ')ᵀ + β(I'B⁺ᵀ − ½ sal(B)) − ½α sal(A).
+    S = A⁺(θB⁺ + αJ)ᵀ − α sal(A) + β(I B⁺ᵀ − sal(B)).
 
     Equivalent to: ``theta * product(a, b) - alpha * (salience(a)[..., None] - u) - beta * (salience(b) - v)``.
     """
+    a, b = a.relu(), b.relu()
     if torch.compiler.is_compiling():
         # Tracing needs no help to fuse the element-wise part, and takes no branch on values.
         return _forward(a, b, alpha, beta, theta)[0]
     return ProductIgnorematch.apply(a, b, alpha, beta, theta)[0]  # pyright: ignore
 
 
-def _side(a: Tensor, gain: Scalar, weight: Scalar) -> Tensor:
-    """gain·a⁺ + weight·(1[a>0] − ½), the factor that a side brings to a product."""
-    return torch.where(a > 0, gain * a + 0.5 * weight, -0.5 * weight)
-
-
 def _missing(a: Tensor, b: Tensor) -> Tensor:
     """−f(B−A), the derivative of S by β, ``[..., N, P]``."""
-    return (has(a) - 0.5) @ b.relu().mT - 0.5 * salience(b).unsqueeze(-2)
+    return a.sign() @ b.mT - b.sum(-1).unsqueeze(-2)
+
+
+def _side(a: Tensor, gain: Scalar, weight: Scalar) -> Tensor:
+    """gain·a⁺ + weight·1[a>0], the factor that a side brings to a product."""
+    return gain * a + weight * a.sign()
 
 
 def _forward(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Tensor, Tensor]:
     """S and −f(B−A)."""
     missing = _missing(a, b)
-    shared = a.relu() @ _side(b, theta, alpha).mT - 0.5 * alpha * salience(a).unsqueeze(-1)  # [..., N, P]
+    shared = a @ _side(b, theta, alpha).mT - alpha * a.sum(-1).unsqueeze(-1)  # [..., N, P]
     return shared + beta * missing, missing
 
 
 class ProductIgnorematch(torch.autograd.Function):
+    """On measures that are not negative, A⁺ and B⁺, whose signs are the indicators I and J."""
+
     @staticmethod
     def forward(a, b, alpha, beta, theta):
         return _forward(a, b, alpha, beta, theta)
@@ -89,7 +91,7 @@ class ProductIgnorematch(torch.autograd.Function):
         a, b, *scalars = inputs
         missing = output[1]
         ctx.mark_non_differentiable(missing)
-        # An output may be written to by its receiver (a ReLU in place), so S itself is not kept.
+        # S itself is not kept: an output may be written to by its receiver, as a ReLU in place does.
         learning = any(ctx.needs_input_grad[2:])
         tensors = [s for s in scalars if isinstance(s, Tensor)]
         ctx.save_for_backward(a, b, missing if learning else None, *tensors)
@@ -108,10 +110,8 @@ class ProductIgnorematch(torch.autograd.Function):
         with without_autocast(a.device.type):
             rows = grad.sum(-1, keepdim=True)  # [..., N, 1]
             columns = grad.sum(-2).unsqueeze(-1)  # [..., P, 1]
-            to_a = grad @ _side(b, theta, alpha) - 0.5 * alpha * rows
-            to_b = grad.mT @ _side(a, theta, beta) - 0.5 * beta * columns
-            to_a = torch.where(a > 0, to_a, 0.0)
-            to_b = torch.where(b > 0, to_b, 0.0)
+            to_a = grad @ _side(b, theta, alpha) - alpha * rows
+            to_b = grad.mT @ _side(a, theta, beta) - beta * columns
             to_scalars = (None, None, None)
             if missing is not None:
                 to_scalars = _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
@@ -122,8 +122,8 @@ class ProductIgnorematch(torch.autograd.Function):
 def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta):
     """Gradients of α, β, θ: S is linear in them and homogeneous in A⁺ and in B⁺, so no further product is needed.
 
-    ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. Where that means a division by almost nothing, or the gradient is
-    itself to be differentiated, one product more gives them directly.
+    ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. Where that means a division by almost nothing, or the gradient
+    is itself to be differentiated, one product more gives them directly.
     """
     if torch.is_grad_enabled():
         missing = _missing(a, b)
@@ -133,13 +133,12 @@ def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
         by_theta, by_alpha = by_b - by_beta, by_a - by_b + by_beta
         size = by_a.abs() + by_b.abs() + by_beta.abs()
         if torch.minimum(by_theta.abs(), by_alpha.abs()) > 1e-3 * size:
-            return tuple((g / s).to(grad.dtype) for g, s in ((by_alpha, alpha), (to_beta, 1.0), (by_theta, theta)))
-    crossed = grad.mT @ a.relu()  # [..., P, K]
-    to_alpha = _inner(crossed, has(b) - 0.5) - 0.5 * _inner(rows, salience(a).unsqueeze(-1))
-    to_theta = _inner(crossed, b.relu())
-    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, to_theta))
+            return tuple(g.to(grad.dtype) for g in (by_alpha / alpha, to_beta, by_theta / theta))
+    crossed = grad.mT @ a  # [..., P, K]
+    to_alpha = _inner(crossed, b.sign()) - _inner(rows, a.sum(-1).unsqueeze(-1))
+    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, _inner(crossed, b)))
 
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:
-    """Sum of the element-wise product, accumulated in float64 since differences of such sums are taken."""
-    return (x * y).sum(dtype=torch.float32 if x.device.type == "mps" else torch.float64)
+    """Sum of the element-wise product, in float64 across rows since differences of such sums are taken."""
+    return (x * y).sum(-1).sum(dtype=torch.float32 if x.device.type == "mps" else torch.float64)

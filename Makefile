@@ -1,0 +1,47 @@
+# make demo · make test · make bench · make lint; each sets up .venv first.
+PYTHON ?= python3.11
+BIN := .venv/bin
+export PYTHONHASHSEED := 0
+
+.PHONY: help setup demo test test-all test-gpu bench lint clean
+
+help:
+	@echo "make demo      train a Tversky and a linear layer on 5,000 digits, explain one, draw it (a minute)"
+	@echo "make test      the tests"
+	@echo "make test-all  the slow ones too"
+	@echo "make test-gpu  the tests that need a CUDA device, with the python of that machine"
+	@echo "make bench     time and memory, ours beside plain torch"
+	@echo "make lint      ruff and pyright"
+
+setup: .venv/ready
+
+# The interpreter named by PYTHON, or whichever python3 there is.
+.venv/ready: pyproject.toml constraints.txt
+	@echo "setting up .venv (two to five minutes the first time)"
+	@(command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv .venv) || python3 -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/similitude demo
+
+# The compiler's tests run beside the others, a file to a worker.
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+
+test-gpu:
+	python3 -m pytest -m gpu
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

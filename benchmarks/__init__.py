@@ -1,0 +1,1 @@
+"""Time and memory, ours beside plain torch. `python -m benchmarks --help`."""

@@ -1,0 +1,214 @@
+"""The commands: ``similitude demo`` and ``similitude doctor``.
+
+Commands import what they need themselves, so that the help is quick.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+from . import __version__
+
+if TYPE_CHECKING:
+    import torch
+    import typer
+
+    from .experiments.demo import Config
+else:
+    # main() says what to install where it is missing.
+    with suppress(ModuleNotFoundError):
+        import typer
+
+LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
+
+
+def main() -> None:
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
+        sys.exit(1)
+    make_app()()
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer(
+        name="similitude",
+        help="Tversky neural networks for PyTorch: layers that compare by what is shared and what is not.",
+        no_args_is_help=True,
+        add_completion=False,
+    )
+    app.callback()(common)
+    app.command()(demo)
+    app.command()(doctor)
+    return app
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"similitude {__version__}")
+        raise typer.Exit
+
+
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def fail(sentence: str, code: int = 1) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the picture is written, as PNG.")] = Path("demo.png"),
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Splits the digits and starts both models.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits, for each model.")] = 20,
+    features: Annotated[int, typer.Option(min=1, help="Size of the feature bank.")] = 256,
+) -> None:
+    """Read digits with a Tversky projection, and show why.
+
+    Trains one TverskyProjection and one nn.Linear on 4,000 MNIST digits, in seconds and on the CPU, prints their
+    accuracies on 1,000 others, explains one answer feature by feature and draws it. Nothing is downloaded.
+    """
+    from .experiments.demo import Config, check_writable
+
+    try:
+        check_writable(out)
+        run_demo(Config(seed=seed, epochs=epochs, num_features=features), out)
+    except KeyboardInterrupt:
+        fail("stopped; no picture was written.", code=130)
+    except ModuleNotFoundError as error:
+        fail(f"the demo needs the demo extra, which brings {error.name}: pip install 'similitude[demo]'")
+    except OSError as error:
+        fail(str(error))
+
+
+def run_demo(config: Config, out: Path) -> None:
+    import matplotlib  # noqa: F401, a missing one should be noticed before training
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    from .experiments import demo
+
+    console = Console()
+    with console.status("loading 5,000 digits"):
+        digits = demo.load_digits(config.seed)
+    models = {
+        "TverskyProjection": (demo.tversky(digits, config), config.tversky_rate, config.tversky_decay),
+        "nn.Linear": (demo.linear(config), config.linear_rate, config.linear_decay),
+    }
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn())
+    with Progress(TextColumn("{task.description:<17}"), *columns, console=console) as progress:
+        tasks = {
+            name: progress.add_task(name, total=config.steps(digits), start=False, loss="     ") for name in models
+        }
+        for name, (model, rate, decay) in models.items():
+            progress.start_task(tasks[name])
+            advance = lambda loss, task=tasks[name]: progress.update(task, advance=1, loss=f"{loss:.3f}")  # noqa: E731
+            demo.train(model, digits, config, rate, decay, advance)
+
+    table = Table("model", title=f"{len(digits.test_x):,} test digits, {config.epochs} epochs, seed {config.seed}")
+    table.add_column("test accuracy", justify="right")
+    table.add_column("parameters", justify="right")
+    for name, (model, _, _) in models.items():
+        table.add_row(name, f"{demo.accuracy(model, digits):.1%}", f"{demo.count_parameters(model):,}")
+    console.print(table)
+
+    layer = models["TverskyProjection"][0]
+    index = demo.first_correct(layer, digits)
+    x, label = digits.test_x[index], int(digits.test_y[index])
+    explanation = layer.explain(x, top=demo.SHARED)
+    console.print(f"\nTest digit {index}, a {label}, explained:\n")
+    console.out(str(explanation), highlight=False)
+    demo.picture(layer, x, label, explanation, out)
+    console.out(f"\npicture written to {out}", highlight=False)
+
+
+def doctor() -> None:
+    """Say what is installed, which devices there are and which backends work.
+
+    Each backend computes a small projection and its gradient, compared with the reference. The exit code is 1 if one
+    gives a wrong answer.
+    """
+    import torch
+
+    from .functional import BACKENDS
+
+    typer.echo(f"similitude: {__version__}")
+    typer.echo(f"python: {platform.python_version()} ({platform.system()} {platform.machine()})")
+    typer.echo(f"torch: {torch.__version__} ({torch_build()})")
+    for library in ("numpy", "safetensors", *LIBRARIES):
+        typer.echo(f"{library}: {installed_version(library)}")
+
+    typer.echo("devices")
+    typer.echo(f"  cpu: {torch.get_num_threads()} threads")
+    for i in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(i)
+        typer.echo(f"  cuda:{i}: {gpu.name}, {gpu.total_memory / 2**30:.1f} GiB")
+    if torch.backends.mps.is_available():
+        typer.echo("  mps: yes")
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    typer.echo(f"backends, on {device}")
+    healthy = True
+    for backend in BACKENDS:
+        right, answer = check_backend(backend, device)
+        healthy = healthy and right
+        typer.echo(f"  {backend}: {answer}")
+    if not healthy:
+        fail("a backend is broken: please report it with the lines above.")
+
+
+def torch_build() -> str:
+    import torch
+
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+
+
+def installed_version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def check_backend(backend: str, device: torch.device) -> tuple[bool, str]:
+    """Whether the backend is fine, and what to say of it. One that cannot run here is fine, but for the default."""
+    try:
+        got, expected = try_projection(backend, device), try_projection("reference", device)
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return backend != "auto", f"no, {why}"
+    error = (got - expected).abs().max().item()
+    # A NaN is no small error either.
+    if error <= 1e-4:
+        return True, "yes"
+    return False, f"WRONG, {error:.2g} away from the reference"
+
+
+def try_projection(backend: str, device: torch.device) -> torch.Tensor:
+    """A small projection's output and gradient, in one row."""
+    import torch
+
+    from .functional import tversky_projection
+
+    generator = torch.Generator().manual_seed(0)
+    x, prototypes, features = (torch.randn(rows, 16, generator=generator).to(device) / 4 for rows in (5, 3, 32))
+    x.requires_grad_()
+    out = tversky_projection(x, prototypes, features, backend=backend)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x)
+    return torch.cat([out.detach().flatten(), gradient.flatten()])

@@ -1,0 +1,22 @@
+"""Memory of the tiled paths, measured in a process of its own."""
+
+import subprocess
+import sys
+
+MEASURE = """
+import resource, torch
+import similitude.functional as F
+
+N, D, P, K = 128, 768, 5000, 4096
+x, p, features = (torch.randn(rows, D, requires_grad=True) for rows in (N, P, K))
+(x[:2] @ features.mT).sum().backward()  # thread pools and library buffers
+start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+F.tversky_projection(x, p, features, intersection="min", difference="subtractmatch").sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1024)
+"""
+
+
+def test_min_and_subtractmatch_stay_under_a_gigabyte_where_the_law_needs_ten():
+    run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    megabytes = float(run.stdout)
+    assert 50 < megabytes < 1000, f"{megabytes:.0f} MB above the start"
