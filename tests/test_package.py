@@ -59,21 +59,28 @@ def test_imports_point_one_way(path):
         assert target in ("__version__", own) or LAYERS.index(target) < LAYERS.index(own), f"{own} imports {target}"
 
 
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+def blocks(page: Path) -> list[tuple[str, str | None]]:
+    """The Python blocks of a page, each with the plain block that follows it at once, its output."""
+    found = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", page.read_text(), flags=re.DOTALL)
+    return [(code, output or None) for code, output in found]
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
-def test_code_in_pages_runs(page, tmp_path, monkeypatch):
+def test_code_in_pages_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page run one after another, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "page"}
-    for block in blocks(page):
-        exec(compile(block, page.name, "exec"), names)
+    for code, output in blocks(page):
+        capsys.readouterr()
+        exec(compile(code, page.name, "exec"), names)
+        if output is not None:
+            assert capsys.readouterr().out == output
 
 
 def test_readme_has_code():
-    assert len(blocks(ROOT / "README.md")) >= 3
+    found = blocks(ROOT / "README.md")
+    assert len(found) >= 3
+    assert any(output for _, output in found)
 
 
 def test_every_module_says_why_it_exists():
