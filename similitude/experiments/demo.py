@@ -1,6 +1,6 @@
 """The demo: a Tversky projection beside an nn.Linear on 5,000 digits, and a picture of why one digit is read as it is.
 
-Settings were chosen by the accuracy on a fifth of the training digits, held out, in two other splits than seed 0's.
+Settings were chosen by the accuracy on a fifth of the training digits, held out, in splits of other seeds (11 to 14).
 """
 
 from __future__ import annotations
@@ -86,15 +86,17 @@ def load_digits(seed: int) -> Digits:
 def tversky(digits: Digits, config: Config) -> TverskyProjection:
     """A projection with one prototype a class that starts from the training digits.
 
-    Prototypes start at the mean of their class and features at random mixtures of digits. Random starting values score
-    as well, but leave noise in the pixels that no digit uses, and the picture shows prototypes and features as images.
+    Prototypes start at the mean of their class less half the mean of all, features at random mixtures of digits. Random
+    starting values score half a point more on held-out digits, but leave noise in pixels that no digit uses, and the
+    picture shows prototypes and features as images.
     """
     generator = torch.Generator().manual_seed(config.seed)
     x, y = digits.train_x, digits.train_y
     layer = TverskyProjection(SIDE * SIDE, CLASSES, config.num_features)
+    means = torch.stack([x[y == c].mean(0) for c in range(CLASSES)]) - x.mean(0) / 2
     mixtures = torch.randn(config.num_features, len(x), generator=generator) @ (x - x.mean(0))
     with torch.no_grad():
-        layer.prototypes.copy_(torch.stack([x[y == c].mean(0) for c in range(CLASSES)]))
+        layer.prototypes.copy_(3 * nn.functional.normalize(means, dim=-1))
         layer.features.weight.copy_(0.3 * nn.functional.normalize(mixtures, dim=-1))
     return layer
 

@@ -12,6 +12,11 @@ negative values, padded to whole tiles and in reading order, so that no inner lo
 
 Sums are float32, the order of addition is fixed, and nothing is larger than O(NP + NK + PK).
 """
+# Kernels are a language of their own, which pyright does not read.
+# pyright: reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+
+import math
 
 import torch
 import triton
@@ -56,32 +61,35 @@ def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[T
 
 def _pair_sum_by_columns(a: Tensor, b: Tensor, kind: str) -> Tensor:
     (B, N, K), P = a.shape, b.shape[1]
-    rows, columns = min(8, _power(N, 16)), min(2, _power(P, 64))
-    n, p, unroll = 16 * rows, 64 * columns, 8
-    tiles = B * _blocks(N, n) * _blocks(P, p)
-    splits, k = _split(tiles, K, unroll)
     soft = kind == "softmin"
+    rows, columns = min(4 if soft else 8, _power(N, 16)), min(2, _power(P, 64))
+    n, p, unroll = 16 * rows, 64 * columns, 8
+    tiles = _blocks(N, n), _blocks(P, p)
+    splits, k = _split(B * math.prod(tiles), K, unroll)
     # Absent features stand so far from everything, and from each other, that e^-|a-b| counts for nothing.
     scale, absent = (LOG2E, (-200.0, -400.0)) if soft else (1.0, (0.0, 0.0))
     x = _lay(a, n, k, torch.float32, tile=n, scale=scale, absent=absent[0])  # [B, N/n, K, n]
     y = _lay(b, p, k, torch.float32, tile=p, scale=scale, absent=absent[1])  # [B, P/p, K, p]
-    out = x.new_empty(B, splits, _blocks(N, n) * n, _blocks(P, p) * p)
-    grid = (_blocks(P, p), _blocks(N, n), B * splits)
+    out = x.new_empty(B, splits, tiles[0] * n, tiles[1] * p)
     with _device(a):
-        _add_columns[grid](x, y, out, k // splits, splits, rows, columns, 16, 64, unroll, soft, num_warps=8)
+        _add_columns[_grid(out, n, p)](
+            x, y, out, k // splits, splits, *tiles, rows, columns, 16, 64, unroll, soft, num_warps=8
+        )
     return _gather(out, N, P)
 
 
 def _pair_sum_by_matrix(a: Tensor, b: Tensor) -> Tensor:
     (B, N, K), P = a.shape, b.shape[1]
     n, p, step = min(256, max(32, _power(N))), min(16, max(8, _power(P))), 32
-    splits, k = _split(B * _blocks(N, n) * _blocks(P, p), K, step)
+    tiles = _blocks(N, n), _blocks(P, p)
+    splits, k = _split(B * math.prod(tiles), K, step)
     x = _lay(a, n, k, a.dtype)  # [B, N, K]
     y = _lay(b, p, k, b.dtype)  # [B, P, K]
-    out = x.new_empty(B, splits, _blocks(N, n) * n, _blocks(P, p) * p, dtype=torch.float32)
-    grid = (_blocks(N, n), _blocks(P, p), B * splits)
+    out = x.new_empty(B, splits, tiles[0] * n, tiles[1] * p, dtype=torch.float32)
     with _device(a):
-        _add_by_matrix[grid](x, y, out, k // splits, splits, n, p, step, ASSEMBLY, num_warps=2, num_stages=3)
+        _add_by_matrix[_grid(out, n, p)](
+            x, y, out, k // splits, splits, *tiles, n, p, step, ASSEMBLY, num_warps=2, num_stages=3
+        )
     return _gather(out, N, P)
 
 
@@ -94,16 +102,16 @@ def _min_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     pieces = 1 if grad.dtype == torch.bfloat16 else 2 if packed else 3
     lanes = 4 if pieces == 3 else pieces
     x, f, step = min(16, max(8 // lanes, _power(X))), 128 if packed else 64, 64
-    splits, z = _split(B * _blocks(X, x) * _blocks(K, f), Z, step)
+    tiles = _blocks(X, x), _blocks(K, f)
+    splits, z = _split(B * math.prod(tiles), Z, step)
     tile = _lay(other.mT, f, z, dtype)  # [B, K, Z]
-    line = _lay(own, x, _blocks(K, f) * f, dtype, scale=-1.0)  # [B, X, K]
+    line = _lay(own, x, tiles[1] * f, dtype, scale=-1.0)  # [B, X, K]
     weight = _lay(grad, x, z, torch.bfloat16, pieces=pieces)  # [B, X, pieces, Z]
     out = line.new_empty(B, splits, *line.shape[1:], dtype=torch.float32)
-    grid = (_blocks(X, x), _blocks(K, f), B * splits)
     with _device(own):
-        _weigh_by_matrix[grid](
-            tile, line, weight, out, z // splits, splits, 0, x, f, step, pieces, lanes, packed, ASSEMBLY,
-            num_warps=2, num_stages=2,
+        _weigh_by_matrix[_grid(out, x, f)](
+            tile, line, weight, out, z // splits, splits, *tiles, 0, x, f, step, pieces, lanes, packed, ASSEMBLY,
+            num_warps=2, num_stages=3 if packed else 2,
         )  # fmt: skip
     return _gather(out, X, K)
 
@@ -113,14 +121,16 @@ def _softmin_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     (B, X, K), Z = own.shape, other.shape[1]
     rows, columns = min(4, _power(X, 16)), min(2, _power(K, 64))
     x, f, unroll = 16 * rows, 64 * columns, 4
-    splits, z = _split(B * _blocks(X, x) * _blocks(K, f), Z, unroll)
-    near = _lay(own, x, _blocks(K, f) * f, torch.float32, scale=LOG2E)  # [B, X, K]
+    tiles = _blocks(X, x), _blocks(K, f)
+    splits, z = _split(B * math.prod(tiles), Z, unroll)
+    near = _lay(own, x, tiles[1] * f, torch.float32, scale=LOG2E)  # [B, X, K]
     far = _lay(other.mT, f, z, torch.float32, tile=f, scale=LOG2E, absent=-200.0)  # [B, K/f, Z, f]
     weight = _lay(grad, x, z, torch.float32, tile=x, pieces=1)  # [B, X/x, Z, x]
     out = near.new_empty(B, splits, *near.shape[1:])
-    grid = (_blocks(K, f), _blocks(X, x), B * splits)
     with _device(own):
-        _weigh_columns[grid](near, far, weight, out, z // splits, splits, rows, columns, 16, 64, unroll, num_warps=8)
+        _weigh_columns[_grid(out, x, f)](
+            near, far, weight, out, z // splits, splits, *tiles, rows, columns, 16, 64, unroll, num_warps=8
+        )
     return torch.where(own > 0, _gather(out, X, K), 0.0)
 
 
@@ -133,9 +143,10 @@ def _lay(x: Tensor, rows: int, columns: int, dtype, tile=1, scale=1.0, absent=0.
     B, I, J = x.shape
     height = _blocks(I, rows) * rows
     out = torch.empty(B, height * max(1, pieces), columns, dtype=dtype, device=x.device)
-    grid = (_blocks(height, 64), _blocks(columns, 64), B)
     with _device(x):
-        _lay_out[grid](x, out, I, J, height, columns, *x.stride(), scale, absent, tile, pieces, num_warps=4)
+        _lay_out[(_blocks(height, 64) * _blocks(columns, 64) * B,)](
+            x, out, I, J, height, columns, *x.stride(), scale, absent, tile, pieces, num_warps=4
+        )
     return out
 
 
@@ -143,6 +154,11 @@ def _gather(out: Tensor, rows: int, columns: int) -> Tensor:
     """``[B, rows, columns]`` of the padded partial sums ``[B, splits, ...]``."""
     out = out.squeeze(1) if out.shape[1] == 1 else out.sum(1)
     return out[:, :rows, :columns]
+
+
+def _grid(out: Tensor, rows: int, columns: int) -> tuple[int]:
+    """Programs for padded partial sums: one axis, for the others of a GPU's grid end at 65,535."""
+    return (out.numel() // (rows * columns),)
 
 
 def _batched(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -171,10 +187,17 @@ def _device(x: Tensor):
 
 
 @triton.jit
+def _place(fast, slow):
+    """Which block along the fast and the slow axis this program has, and of which batch and split."""
+    i = tl.program_id(0)
+    return i % fast, i // fast % slow, (i // fast // slow).to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["I", "J"])
 def _lay_out(x, out, I, J, height, columns, xb, xi, xj, scale, absent, TILE: tl.constexpr, PIECES: tl.constexpr):
-    b = tl.program_id(2).to(tl.int64)
-    i = tl.program_id(0).to(tl.int64) * 64 + tl.arange(0, 64)[:, None]
-    j = tl.program_id(1).to(tl.int64) * 64 + tl.arange(0, 64)[None, :]
+    p, n, b = _place(tl.cdiv(columns, 64), tl.cdiv(height, 64))
+    i = n.to(tl.int64) * 64 + tl.arange(0, 64)[:, None]
+    j = p.to(tl.int64) * 64 + tl.arange(0, 64)[None, :]
     v = tl.load(x + b * xb + i * xi + j * xj, (i < I) & (j < J), 0.0).to(tl.float32)  # [64, 64]
     inside = (i < height) & (j < columns)
     if PIECES == 0:
@@ -187,17 +210,15 @@ def _lay_out(x, out, I, J, height, columns, xb, xi, xj, scale, absent, TILE: tl.
         v -= part.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _add_columns(
-    x, y, out, length, splits,
+    x, y, out, length, splits, rows, columns,
     R: tl.constexpr, C: tl.constexpr, TN: tl.constexpr, TP: tl.constexpr, U: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
     """One tile ``[R·TN, C·TP]``; R and C lie within a thread, so that each loaded value serves 8 or 16 pairs."""
     N: tl.constexpr = R * TN
     P: tl.constexpr = C * TP
-    z = tl.program_id(2).to(tl.int64)
-    n, p = tl.program_id(1), tl.program_id(0)
-    rows, columns = tl.num_programs(1), tl.num_programs(0)
+    p, n, z = _place(columns, rows)
     batch, first, K = z // splits, z % splits * length, splits * length
     i = tl.arange(0, R)[:, None] * TN + tl.arange(0, TN)[None, :]  # [R, TN]
     j = tl.arange(0, C)[:, None] * TP + tl.arange(0, TP)[None, :]  # [C, TP]
@@ -226,17 +247,15 @@ def _add_columns(
     tl.store(to, sums * 0.6931471805599453 if SOFT else sums)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _weigh_columns(
-    near, far, weight, out, length, splits,
+    near, far, weight, out, length, splits, rows, columns,
     R: tl.constexpr, C: tl.constexpr, TX: tl.constexpr, TF: tl.constexpr, U: tl.constexpr,
 ):  # fmt: skip
     """One tile ``[R·TX, C·TF]`` of Σ_z g·σ(far − near), laid out as in ``_add_columns``."""
     X: tl.constexpr = R * TX
     F: tl.constexpr = C * TF
-    z = tl.program_id(2).to(tl.int64)
-    n, f = tl.program_id(1), tl.program_id(0)
-    rows, columns = tl.num_programs(1), tl.num_programs(0)
+    f, n, z = _place(columns, rows)
     batch, first, Z = z // splits, z % splits * length, splits * length
     i = tl.arange(0, R)[:, None] * TX + tl.arange(0, TX)[None, :]  # [R, TX]
     j = tl.arange(0, C)[:, None] * TF + tl.arange(0, TF)[None, :]  # [C, TF]
@@ -255,15 +274,13 @@ def _weigh_columns(
     tl.store(out + (z * rows + n) * X * columns * F + at, sums)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _add_by_matrix(
-    x, y, out, length, splits,
+    x, y, out, length, splits, rows, columns,
     N: tl.constexpr, P: tl.constexpr, STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """One tile ``[N, P]``, eight columns to an accumulator; N rows of ``x`` stay in registers for P rows of ``y``."""
-    z = tl.program_id(2).to(tl.int64)
-    n, p = tl.program_id(0), tl.program_id(1)
-    rows, columns = tl.num_programs(0), tl.num_programs(1)
+    n, p, z = _place(rows, columns)
     batch, first, K = z // splits, z % splits * length, splits * length
     i, k, c = tl.arange(0, N), tl.arange(0, STEP), tl.arange(0, 8)
     xs = x + ((batch * rows + n) * N + i[:, None]) * K + first + k[None, :]  # [N, STEP]
@@ -300,9 +317,9 @@ def _least(s, t, ASSEMBLY: tl.constexpr):
     return tl.inline_asm_elementwise("min.NaN.f16x2 $0, $1, $2;", "=r,r,r", [s, t], s.dtype, True, 2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _weigh_by_matrix(
-    tile, line, weight, out, length, splits, still,
+    tile, line, weight, out, length, splits, rows, columns, still,
     X: tl.constexpr, F: tl.constexpr, STEP: tl.constexpr, PIECES: tl.constexpr, LANES: tl.constexpr,
     PACKED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -311,10 +328,8 @@ def _weigh_by_matrix(
     ``line`` holds own measures with their sign turned, so that own < other reads tile + line > 0.
     """
     group: tl.constexpr = 8 // LANES
-    z = tl.program_id(2).to(tl.int64)
-    n, f = tl.program_id(0), tl.program_id(1)
-    rows, K = tl.num_programs(0), tl.num_programs(1) * F
-    batch, first, Z = z // splits, z % splits * length, splits * length
+    n, f, z = _place(rows, columns)
+    batch, first, Z, K = z // splits, z % splits * length, splits * length, columns * F
     k, e, c = f * F + tl.arange(0, F), tl.arange(0, STEP), tl.arange(0, 8)
     row = (batch * rows + n) * X
     tiles = tile + (batch * K + k[:, None]) * Z + first + e[None, :]  # [F, STEP]
