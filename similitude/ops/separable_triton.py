@@ -249,8 +249,8 @@ def _crossed(grad, a, b, found, crossed, N, P, K, tiles):
         k = start + step
         left = tl.load(a + n.to(tl.int64)[:, None] * K + k[None, :], mask=(n < N)[:, None] & (k < K)[None, :], other=0.0)
         right = tl.load(b + p.to(tl.int64)[None, :] * K + k[:, None], mask=(p < P)[None, :] & (k < K)[:, None], other=0.0)
-        products = tl.dot(left, right, products)
-        matches = tl.dot(left, tl.where(right > 0, 1.0, 0.0).to(right.dtype), matches)
+        products = tl.dot(left.to(tl.float32), right.to(tl.float32), products, input_precision="ieee")
+        matches = tl.dot(left.to(tl.float32), tl.where(right > 0, 1.0, 0.0), matches, input_precision="ieee")
     inside = (n < N)[:, None] & (p < P)[None, :]
     g = tl.load(grad + n.to(tl.int64)[:, None] * P + p[None, :], mask=inside, other=0.0).to(tl.float32)
     at = i * tl.num_programs(1) + j
