@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .ops import pairwise, reference
+from .ops import cross_entropy, pairwise, reference
 from .ops.separable import without_autocast
 
 Scalar = Tensor | float
@@ -20,7 +20,7 @@ INTERSECTIONS = ("product", "min", "max", "mean", "gmean", "softmin")
 DIFFERENCES = ("ignorematch", "subtractmatch")
 LEVELS = ("feature", "set")
 MODELS = ("contrast", "ratio")
-BACKENDS = ("auto", "reference", "torch")
+BACKENDS = ("auto", "reference", "torch", "triton")
 
 # The paper's spelling.
 SPELLINGS = {"substractmatch": "subtractmatch"}
@@ -86,12 +86,68 @@ def tversky_projection(
     """
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
-    with _exact(x=x, prototypes=prototypes, features=features) as (inputs, dtype):
-        A, B = _all_pairs_measures(*inputs, normalize=normalize)
+    with _exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
+        A, B = _all_pairs_measures(*_aligned(*inputs), normalize=normalize)
         scalars = _scalars(A, alpha, beta, theta)
-        compute = reference.pairwise if backend == "reference" else pairwise.similarity
-        out = compute(A, B, *scalars, *options).to(dtype)
+        if backend == "reference":
+            out = reference.pairwise(A, B, *scalars, *options)
+        else:
+            out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
+        out = out[..., : prototypes.shape[-2]].to(dtype)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
+
+
+def tversky_cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    alpha: Scalar = 0.5,
+    beta: Scalar = 0.5,
+    theta: Scalar = 1.0,
+    intersection: str = "product",
+    difference: str = "ignorematch",
+    level: str = "feature",
+    model: str = "contrast",
+    normalize: bool = False,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    backend: str = "auto",
+) -> Tensor:
+    """Cross entropy of the similarities to all prototypes, without their N×P table: ``[..., D]``, ``[...]`` -> ``[]``.
+
+    target: the index of the right prototype, or ``ignore_index``; prototypes: ``[P, D]``; bias: ``[P]``, added to the
+    similarities; z_loss: weight of the squared log-sum-exp, which is added to each loss before the reduction.
+    reduction: "mean" of the targets that are not ignored (NaN if all are), "sum", or "none", the shape of target with 0
+    where ignored. Gradients are made along with the loss, and cannot be differentiated again; torch.compile and
+    torch.func do make the table. A target that is no prototype is an error on CPU, and unchecked on a GPU.
+
+    Equivalent to::
+
+        logits = tversky_projection(x, prototypes, features, ...).flatten(0, -2) + bias          # [N, P]
+        F.cross_entropy(logits, target.flatten(), ...) + z_loss * logits.logsumexp(-1).square().mean()
+    """
+    options = check_options(intersection, difference, level, model)
+    check_choice("backend", backend, BACKENDS)
+    check_choice("reduction", reduction, cross_entropy.REDUCTIONS)
+    with _exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
+        _check_targets(x, target, prototypes, ignore_index)
+        _check_loss(bias, prototypes, label_smoothing, z_loss)
+        # Only positive measures count, and the others are not kept.
+        A, B = (measures.relu() for measures in _all_pairs_measures(*inputs, normalize=normalize))
+        scalars = _scalars(A, alpha, beta, theta)
+        how = cross_entropy.Loss(float(label_smoothing), float(z_loss), kernels=backend != "torch")
+        rest = (bias, target.flatten(), ignore_index, reduction, how)
+        if backend == "reference":
+            out = cross_entropy.plain(reference.pairwise(A, B, *scalars, *options), *rest)
+        else:
+            out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest)
+    # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
+    out = out.to(torch.promote_types(dtype, torch.float32) if _autocasts(x) else dtype)
+    return out.reshape(target.shape) if reduction == "none" else out
 
 
 def salience(objects: Tensor, features: Tensor) -> Tensor:
@@ -186,25 +242,33 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@contextmanager
-def _exact(**tensors: Tensor):
-    """The tensors checked and in a dtype of 32 bits or more, autocast off; and the dtype that the answer has.
+def _autocasts(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
-    Under autocast tensors are first rounded to its dtype, as F.linear's would be.
+
+@contextmanager
+def _exact(backend: str = "torch", **tensors: Tensor):
+    """The tensors checked, autocast off, and the dtype that the answer has.
+
+    Under autocast tensors are first rounded to its dtype, as F.linear's would be. Halves are widened to 32 bits, except
+    for GPU kernels, which take them as they are and add up in 32 bits.
     """
     for name, tensor in tensors.items():
         check_vectors(name, tensor)
     first = next(iter(tensors.values()))
     device = first.device.type
     values = list(tensors.values())
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if _autocasts(first):
         dtype = torch.get_autocast_dtype(device)
         values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
     if any(v.dtype != values[0].dtype or v.device != first.device for v in values):
         given = ", ".join(f"{name} is {_short(v.dtype)} on {v.device}" for name, v in zip(tensors, values, strict=True))
         raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
     dtype = values[0].dtype
-    wide = torch.promote_types(dtype, torch.float32)
+    if backend == "triton":
+        _check_triton(values)
+    halves = backend in ("auto", "triton") and pairwise.has_kernels(values[0]) and all(v.dim() == 2 for v in values[1:])
+    wide = dtype if halves else torch.promote_types(dtype, torch.float32)
     with without_autocast(device):
         yield [v.to(wide) for v in values], dtype
 
@@ -217,7 +281,21 @@ def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[
 
 
 def _scalar(like: Tensor, value: Scalar) -> Scalar:
-    return value.reshape(()).to(like) if isinstance(value, Tensor) else float(value)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return value.reshape(()).to(device=like.device, dtype=dtype) if isinstance(value, Tensor) else float(value)
+
+
+def _check_triton(values: list[Tensor]) -> None:
+    """The backend named by hand runs, or says why it cannot."""
+    first = values[0]
+    if not pairwise.HAS_TRITON:
+        raise RuntimeError("backend='triton' needs the package triton, which does not import here; use backend='auto'.")
+    if not first.is_cuda:
+        raise RuntimeError(f"backend='triton' needs tensors on a CUDA device; got {first.device}; use backend='auto'.")
+    if first.dtype == torch.float64:
+        raise RuntimeError("backend='triton' has no float64; use backend='torch'.")
+    if values[1].dim() != 2:
+        raise RuntimeError("backend='triton' takes no batched prototypes; use backend='torch'.")
 
 
 def _check_width(name: str, objects: Tensor, features: Tensor) -> None:
@@ -228,6 +306,26 @@ def _check_width(name: str, objects: Tensor, features: Tensor) -> None:
             f"{name} and features must have the same width D; got {name} {list(objects.shape)} "
             f"and features {list(features.shape)}."
         )
+
+
+# Operations from which on aligned sides are worth a copy of them.
+WORTH_ALIGNING = 2**30
+
+
+def _aligned(x: Tensor, prototypes: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Halves with P and K of multiples of 8, or 64 where that is little: tensor cores are slow beside them.
+
+    A feature of zeros is nobody's, and prototypes of zeros are cut off the answer.
+    """
+    if not x.is_cuda or x.dtype not in pairwise.HALVES:
+        return x, prototypes, features
+    P, K = prototypes.shape[0], features.shape[0]
+    if math.prod(x.shape[:-1]) * P * K < WORTH_ALIGNING:
+        return x, prototypes, features
+    pad = torch.nn.functional.pad
+    more_p, more_k = -P % (64 if P >= 4096 else 8), -K % 8
+    prototypes = pad(prototypes, (0, 0, 0, more_p)) if more_p else prototypes
+    return x, prototypes, pad(features, (0, 0, 0, more_k)) if more_k else features
 
 
 def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
@@ -275,6 +373,45 @@ def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normali
             f"got x {list(x.shape)} and prototypes {list(prototypes.shape)}."
         ) from None
     return A.expand(*lead, *A.shape[-2:]), B.expand(*lead, *B.shape[-2:])
+
+
+def _check_targets(x: Tensor, target: object, prototypes: Tensor, ignore_index: int) -> None:
+    if prototypes.dim() != 2:
+        raise ValueError(f"prototypes must be [P, D], the same for all inputs; got shape {list(prototypes.shape)}.")
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        given = _short(target.dtype) if isinstance(target, Tensor) else type(target).__name__
+        raise TypeError(
+            f"target must be an int64 tensor, the index of each right prototype; got {given}: "
+            "convert indices with target.long(), probabilities with target.argmax(-1)."
+        )
+    if target.shape != x.shape[:-1]:
+        raise ValueError(
+            f"target must have the shape of x without its last axis, {list(x.shape[:-1])}; "
+            f"got target {list(target.shape)} and x {list(x.shape)}."
+        )
+    if target.device != x.device:
+        raise ValueError(f"target must be on the device of x, {x.device}; got {target.device}.")
+    # On a GPU the look would wait for all that is queued.
+    if target.device.type == "cpu" and cross_entropy.eager(target):
+        wrong = target[((target < 0) | (target >= len(prototypes))) & (target != ignore_index)]
+        if len(wrong):
+            raise ValueError(
+                f"target must be from 0 to {len(prototypes) - 1}, one of {len(prototypes)} prototypes, "
+                f"or ignore_index={ignore_index}; got {wrong[0].item()}."
+            )
+
+
+def _check_loss(bias: object, prototypes: Tensor, label_smoothing: float, z_loss: float) -> None:
+    if bias is not None:
+        check_vectors("bias", bias)
+        assert isinstance(bias, Tensor)
+        if bias.shape != prototypes.shape[:1]:
+            expected = f"[P] = {list(prototypes.shape[:1])}, a number for each prototype"
+            raise ValueError(f"bias must be {expected}; got shape {list(bias.shape)}.")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be from 0 to 1; got {label_smoothing!r}.")
+    if not 0 <= z_loss < math.inf:
+        raise ValueError(f"z_loss must be a finite number of 0 or more; got {z_loss!r}.")
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]

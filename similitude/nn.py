@@ -212,6 +212,34 @@ class TverskyProjection(nn.Module):
         out = F.tversky_projection(x, self.prototypes, self.features.weight, **_arguments(self))
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
+    def cross_entropy(
+        self,
+        x: Tensor,
+        target: Tensor,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> Tensor:
+        """Loss of the layer's output without making it, for many prototypes: ``[..., D]``, ``[...]`` -> ``[]``.
+
+        The arguments are those of functional.tversky_cross_entropy.
+
+        Equivalent to: ``nn.functional.cross_entropy(self(x).flatten(0, -2), target.flatten(), ...)``.
+        """
+        return F.tversky_cross_entropy(
+            x,
+            target,
+            self.prototypes,
+            self.features.weight,
+            **_arguments(self),
+            bias=self.bias,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+        )
+
     def explain(
         self,
         x: Tensor,

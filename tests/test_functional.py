@@ -1,5 +1,7 @@
 """Shapes, dtypes, transforms and messages of the functional door."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from cases import make_inputs, value_and_gradients
@@ -204,7 +206,14 @@ MESSAGES = {
     "wrong backend": (
         lambda x, p, f: F.tversky_projection(x, p, f, backend="cuda"),
         ValueError,
-        "backend must be one of auto, reference, torch; got 'cuda'.",
+        "backend must be one of auto, reference, torch, triton; got 'cuda'.",
+    ),
+    "a backend that cannot run": (
+        lambda x, p, f: F.tversky_projection(x, p, f, backend="triton"),
+        RuntimeError,
+        "backend='triton' needs tensors on a CUDA device; got cpu; use backend='auto'."
+        if find_spec("triton")
+        else "backend='triton' needs the package triton, which does not import here; use backend='auto'.",
     ),
     "wrong width": (
         lambda x, p, f: F.tversky_projection(x[:, :2], p, f),

@@ -16,32 +16,38 @@ from .reference import common_terms
 TILE = {"cpu": 2**21, "cuda": 2**26}
 
 
-def min_sum(a: Tensor, b: Tensor) -> Tensor:
+def min_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
     """M = Σ_k min(a⁺, b⁺), ``[..., N, P]``: what both have, counted as much as the lesser has it.
 
     Equivalent to: ``torch.minimum(a.relu()[..., :, None, :], b.relu()[..., None, :, :]).sum(-1)``.
     """
-    return _pair_sum(a, b, "min")
+    return _pair_sum(a, b, "min", kernels)
 
 
-def softmin_sum(a: Tensor, b: Tensor) -> Tensor:
+def softmin_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
     """Σ_k −log(e^−a + e^−b) over shared features, ``[..., N, P]``.
 
     Equivalent to: ``common_terms(a[..., :, None, :], b[..., None, :, :], "softmin").sum(-1)``.
     """
-    return _pair_sum(a, b, "softmin")
+    return _pair_sum(a, b, "softmin", kernels)
 
 
-def _pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor:
+def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
+    kernels = kernels and a.is_cuda and a.dtype != torch.float64 and a.dim() <= 3
     if torch.compiler.is_compiling():
         # Inductor fuses the law into one loop that keeps no N×P×K tensor; tiles would be unrolled into the graph.
-        return common_terms(a.unsqueeze(-2), b.unsqueeze(-3), kind).sum(-1)
-    return PairSum.apply(a, b, kind)  # pyright: ignore
+        wide = torch.promote_types(a.dtype, torch.float32)
+        return common_terms(a.to(wide).unsqueeze(-2), b.to(wide).unsqueeze(-3), kind).sum(-1)
+    return PairSum.apply(a, b, kind, kernels)  # pyright: ignore
 
 
 class PairSum(torch.autograd.Function):
     @staticmethod
-    def forward(a, b, kind):
+    def forward(a, b, kind, kernels):
+        if kernels:
+            from . import minsum_triton
+
+            return minsum_triton.pair_sum(a, b, kind)
         least = _fill(a.relu(), b.relu(), torch.minimum)
         if kind == "min":
             return least
@@ -50,34 +56,39 @@ class PairSum(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a, b, ctx.kind = inputs
+        a, b, ctx.kind, ctx.kernels = inputs
         ctx.save_for_backward(a, b)
 
     @staticmethod
-    def vmap(info, in_dims, a, b, kind):
-        return PairSum.apply(*_batched(info, in_dims, a, b), kind), 0
+    def vmap(info, in_dims, a, b, kind, kernels):
+        return PairSum.apply(*_batched(info, in_dims, a, b), kind, False), 0
 
     @staticmethod
     def backward(ctx, grad):
-        return *PairSumGradients.apply(grad, *ctx.saved_tensors, ctx.kind), None  # pyright: ignore
+        return *PairSumGradients.apply(grad, *ctx.saved_tensors, ctx.kind, ctx.kernels), None, None  # pyright: ignore
 
 
 class PairSumGradients(torch.autograd.Function):
     """The backward of PairSum as a function of its own, so that it can be differentiated again."""
 
     @staticmethod
-    def forward(grad, a, b, kind):
+    def forward(grad, a, b, kind, kernels):
+        if kernels:
+            from . import minsum_triton
+
+            to_a, to_b = minsum_triton.pair_sum_gradients(grad, a, b, kind)
+            return to_a.to(a.dtype), to_b.to(b.dtype)
         to_a, to_b = (_min_gradients if kind == "min" else _softmin_gradients)(grad, a, b)
         return torch.where(a > 0, to_a, 0.0), torch.where(b > 0, to_b, 0.0)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *tensors, ctx.kind = inputs
+        *tensors, ctx.kind, _ = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info, in_dims, grad, a, b, kind):
-        return PairSumGradients.apply(*_batched(info, in_dims, grad, a, b), kind), (0, 0)
+    def vmap(info, in_dims, grad, a, b, kind, kernels):
+        return PairSumGradients.apply(*_batched(info, in_dims, grad, a, b), kind, False), (0, 0)
 
     @staticmethod
     def backward(ctx, by_a, by_b):
@@ -88,10 +99,10 @@ class PairSumGradients(torch.autograd.Function):
         both = ((a > 0) & (b > 0)).to(a.dtype)
         if ctx.kind == "min":
             share = both * torch.heaviside(b - a, torch.full_like(b[..., :1, :1], 0.5))
-            return (by_a * share + by_b * (both - share)).sum(-1), None, None, None
+            return (by_a * share + by_b * (both - share)).sum(-1), None, None, None, None
         share = both * torch.sigmoid(b - a)
         bend = g * (by_a - by_b) * share * (both - share)
-        return (by_a * share + by_b * (both - share)).sum(-1), -bend.sum(-2), bend.sum(-3), None
+        return (by_a * share + by_b * (both - share)).sum(-1), -bend.sum(-2), bend.sum(-3), None, None
 
 
 def _min_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

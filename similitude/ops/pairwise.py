@@ -1,13 +1,23 @@
 """S of all pairs without an N×P×K tensor: matrix products where Eq. 1–7 split, min-sums where they do not.
 
-Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes.
+Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. Halves come only from where there are
+kernels for them, and the answer is then a half, or in float32.
 """
+
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from . import minsum, separable
 from .reference import Scalar, contrast, pooled, ratio
+
+HALVES = (torch.bfloat16, torch.float16)
+HAS_TRITON = find_spec("triton") is not None
+
+
+def has_kernels(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype != torch.float64 and HAS_TRITON
 
 
 def similarity(
@@ -20,14 +30,23 @@ def similarity(
     difference: str,
     level: str,
     model: str,
+    kernels: bool = True,
 ) -> Tensor:
-    """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``.
+    """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``. kernels: whether Triton may be used.
 
     Equivalent to: ``reference.pairwise(a, b, ...)``.
     """
+    kernels = kernels and has_kernels(a)
     if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
+        if a.dtype in HALVES:
+            from . import separable_triton
+
+            scalars = [
+                s if isinstance(s, Tensor) else a.new_full((), s, dtype=torch.float32) for s in (alpha, beta, theta)
+            ]
+            return separable_triton.product_ignorematch(a, b, *scalars)
         return separable.product_ignorematch(a, b, alpha, beta, theta)
-    pairs = Pairs(a, b)
+    pairs = Pairs(a, b, kernels)
     shared = common(pairs, intersection, level)
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":
@@ -38,8 +57,8 @@ def similarity(
 class Pairs:
     """The sums over all pairs that f(A∩B) and f(A−B) are made of, each computed once, when first asked for."""
 
-    def __init__(self, a: Tensor, b: Tensor):
-        self.a, self.b = a, b
+    def __init__(self, a: Tensor, b: Tensor, kernels: bool = True):
+        self.a, self.b, self.kernels = a, b, kernels
         self._shared_sums: tuple[Tensor, Tensor] | None = None
         self._min_sum: Tensor | None = None
 
@@ -50,7 +69,7 @@ class Pairs:
 
     def min_sum(self) -> Tensor:
         if self._min_sum is None:
-            self._min_sum = minsum.min_sum(self.a, self.b)
+            self._min_sum = minsum.min_sum(self.a, self.b, self.kernels)
         return self._min_sum
 
 
@@ -61,7 +80,7 @@ def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
     if level == "feature" and intersection == "gmean":
         return separable.gmean(pairs.a, pairs.b)
     if level == "feature" and intersection == "softmin":
-        return minsum.softmin_sum(pairs.a, pairs.b)
+        return minsum.softmin_sum(pairs.a, pairs.b, pairs.kernels)
     if level == "feature" and intersection == "min":
         return pairs.min_sum()
     u, v = pairs.shared_sums()

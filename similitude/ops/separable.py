@@ -14,7 +14,7 @@ from .reference import Scalar
 
 def without_autocast(device: str):
     """Context in which products are taken in the dtype of their factors."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def has(a: Tensor) -> Tensor:
@@ -23,23 +23,50 @@ def has(a: Tensor) -> Tensor:
 
 
 def salience(a: Tensor) -> Tensor:
-    """f(A) of Eq. 2: ``[..., N, K] -> [..., N]``."""
-    return a.relu().sum(-1)
+    """f(A) of Eq. 2: ``[..., N, K] -> [..., N]``, in 32 bits or more."""
+    return a.relu().sum(-1, dtype=torch.promote_types(a.dtype, torch.float32))
+
+
+def multiply(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right.mT``, in 32 bits or more."""
+    if left.dtype in (torch.bfloat16, torch.float16):
+        return WideProduct.apply(left, right)  # pyright: ignore
+    return left @ right.mT
+
+
+class WideProduct(torch.autograd.Function):
+    """A product of halves that is kept in float32; their gradients are products of halves."""
+
+    @staticmethod
+    def forward(ctx, left, right):
+        ctx.save_for_backward(left, right)
+        if left.is_cuda:
+            return torch.mm(left, right.mT, out_dtype=torch.float32)
+        return left.float() @ right.float().mT
+
+    @staticmethod
+    def backward(ctx, grad):
+        left, right = ctx.saved_tensors
+        half = grad.to(left.dtype)
+        with without_autocast(left.device.type):
+            to_left = half @ right if ctx.needs_input_grad[0] else None
+            to_right = half.mT @ left if ctx.needs_input_grad[1] else None
+        return to_left, to_right
 
 
 def shared_sums(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """u and v: how much of the shared features the object and the prototype have, each ``[..., N, P]``."""
-    return a.relu() @ has(b).mT, has(a) @ b.relu().mT
+    return multiply(a.relu(), has(b)), multiply(has(a), b.relu())
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Σ_k a·b over shared features, ``[..., N, P]``."""
-    return a.relu() @ b.relu().mT
+    return multiply(a.relu(), b.relu())
 
 
 def gmean(a: Tensor, b: Tensor) -> Tensor:
     """Σ_k √(a·b) over shared features, ``[..., N, P]``."""
-    return root(a) @ root(b).mT
+    return multiply(root(a), root(b))
 
 
 def root(a: Tensor) -> Tensor:
@@ -127,18 +154,20 @@ def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
     """
     if torch.is_grad_enabled():
         missing = _missing(a, b)
-    to_beta = _inner(grad, missing)
+    to_beta = _inner(grad, missing).sum()
     if not torch.is_grad_enabled():
-        by_a, by_b, by_beta = _inner(a, to_a), _inner(b, to_b), beta * to_beta
+        rows_a, rows_b, by_beta = _inner(a, to_a), _inner(b, to_b), beta * to_beta
+        by_a, by_b = rows_a.sum(), rows_b.sum()
         by_theta, by_alpha = by_b - by_beta, by_a - by_b + by_beta
-        size = by_a.abs() + by_b.abs() + by_beta.abs()
-        if torch.minimum(by_theta.abs(), by_alpha.abs()) > 1e-3 * size:
+        # Rounding, which each row has of its own.
+        noise = torch.finfo(grad.dtype).eps * (rows_a.square().sum() + rows_b.square().sum()).sqrt()
+        if torch.minimum(by_theta.abs(), by_alpha.abs()) > 1e3 * noise:
             return tuple(g.to(grad.dtype) for g in (by_alpha / alpha, to_beta, by_theta / theta))
     crossed = grad.mT @ a  # [..., P, K]
-    to_alpha = _inner(crossed, b.sign()) - _inner(rows, a.sum(-1).unsqueeze(-1))
-    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, _inner(crossed, b)))
+    to_alpha = _inner(crossed, b.sign()).sum() - _inner(rows, a.sum(-1).unsqueeze(-1)).sum()
+    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, _inner(crossed, b).sum()))
 
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:
-    """Sum of the element-wise product, in float64 across rows since differences of such sums are taken."""
-    return (x * y).sum(-1).sum(dtype=torch.float32 if x.device.type == "mps" else torch.float64)
+    """Row-wise products of x and y, in float64 since differences of their sums are taken."""
+    return (x * y).sum(-1).to(torch.float32 if x.device.type == "mps" else torch.float64)

@@ -1,0 +1,335 @@
+"""Cross entropy of all-pairs similarities without the N×P logits.
+
+Measures are ``a [N, K]`` and ``b [P, K]`` without their negative values, which no similarity depends on. The logits of
+a chunk of rows are made, turned into losses and into their own gradient, and forgotten: memory is O(chunk·P + NK + PK).
+Gradients come from the same walk over the chunks as the loss; the backward only scales them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import pairwise
+from .reference import Scalar
+from .separable import without_autocast
+
+REDUCTIONS = ("mean", "sum", "none")
+# Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
+CHUNK = {"cpu": 2**22, "cuda": 2**26}
+# Prototypes whose gradients are added up at a time, where that takes a copy of them.
+BLOCK = 2**13
+
+
+class Loss(NamedTuple):
+    """How logits become a loss. kernels: whether Triton may be used."""
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    kernels: bool = True
+
+
+def cross_entropy(
+    a: Tensor,
+    b: Tensor,
+    alpha: Scalar,
+    beta: Scalar,
+    theta: Scalar,
+    options: tuple[str, str, str, str],
+    bias: Tensor | None,
+    target: Tensor,
+    ignore_index: int,
+    reduction: str,
+    loss: Loss,
+) -> Tensor:
+    """Loss of the rows whose target is not ``ignore_index``, in 32 bits or more: a number, or ``[N]`` for "none".
+
+    Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, *options), bias, ...)``, gradients included.
+    """
+    if not eager(target):
+        logits = pairwise.similarity(a, b, alpha, beta, theta, *options, kernels=loss.kernels)
+        return plain(logits, bias, target, ignore_index, reduction, loss)
+    wide = _wide(a)
+    scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=wide) for s in (alpha, beta, theta)]
+    bias = None if bias is None else bias.to(wide)
+    rows = (target != ignore_index).nonzero().squeeze(-1)
+    each, learning = reduction == "none", torch.is_grad_enabled()
+    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], options, loss, each, learning)  # pyright: ignore
+    if each:
+        return out.new_zeros(len(target)).index_copy(0, rows, out)
+    if reduction == "mean":
+        # Of no rows torch's mean is NaN and its gradients are 0.
+        return out / len(rows) if len(rows) else out + math.nan
+    return out
+
+
+def plain(logits: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, loss: Loss) -> Tensor:
+    """The loss of logits ``[N, P]`` that are at hand: F.cross_entropy, and ``z_loss`` times log-sum-exp squared."""
+    logits = logits.to(_wide(logits))
+    if bias is not None:
+        logits = logits + bias.to(logits.dtype)
+    out = torch.nn.functional.cross_entropy(
+        logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=loss.label_smoothing
+    )
+    if loss.z_loss == 0:
+        return out
+    kept = target != ignore_index
+    square = loss.z_loss * torch.where(kept, logits.logsumexp(-1).square(), 0.0)
+    if reduction == "none":
+        return out + square
+    return out + square.sum() / (kept.sum() if reduction == "mean" else 1)
+
+
+def eager(x: Tensor) -> bool:
+    """Whether values can be looked at: not while tracing, inside torch.func, or on the meta device."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or x.is_meta)
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """The losses of ``rows`` of ``a``: each of them, ``[len(rows)]``, or their sum."""
+
+    @staticmethod
+    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, options, loss, each, learning):
+        inputs = (a, b, alpha, beta, theta, bias)
+        ctx.options, ctx.loss, ctx.each = options, loss, each
+        ctx.dtypes = [None if x is None else x.dtype for x in inputs]
+        wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
+        losses, gradients = _walk(inputs, rows, target, options, loss, wanted)
+        # What each row weighs is known only in the backward, which then walks again.
+        ctx.save_for_backward(*((*inputs, rows, target) if each else gradients))
+        return losses if each else losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        gradients, scale = ctx.saved_tensors, grad
+        if ctx.each:
+            *inputs, rows, target = ctx.saved_tensors
+            wanted = ctx.needs_input_grad[:6]
+            with without_autocast(grad.device.type):
+                gradients = _walk(inputs, rows, target, ctx.options, ctx.loss, wanted, weight=grad)[1]
+            scale = grad.new_ones(())
+        return *(_scaled(g, scale, dtype) for g, dtype in zip(gradients, ctx.dtypes)), *[None] * 6
+
+
+def _scaled(gradient: Tensor | None, scale: Tensor, dtype: torch.dtype) -> Tensor | None:
+    if gradient is None:
+        return None
+    # Multiplied in the scale's dtype: a mean of many rows is a scale that half precision has no digits for.
+    return torch.mul(gradient.to(scale.dtype), scale, out=torch.empty_like(gradient, dtype=dtype))
+
+
+def _walk(
+    inputs: Sequence[Tensor],
+    rows: Tensor,
+    target: Tensor,
+    options: tuple[str, str, str, str],
+    loss: Loss,
+    wanted: Sequence[bool],
+    weight: Tensor | None = None,
+    separated: bool = True,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Losses of ``rows``, and the wanted gradients of their sum, weighted if weights are given, by all inputs."""
+    a, b, *scalars, bias = inputs
+    intersection, difference, _, model = options
+    separated = separated and (intersection, difference, model) == ("product", "ignorematch", "contrast")
+    chunks = Products(b, scalars, wanted) if separated else Graphs(b, scalars, options, loss.kernels, wanted)
+    losses = a.new_empty(len(rows), dtype=_wide(a))
+    to_a = torch.zeros_like(a) if wanted[0] else None
+    to_bias = torch.zeros_like(bias) if wanted[5] else None
+    for start in range(0, len(rows), n := _chunk_rows(a, b)):
+        i = slice(start, start + n)
+        logits, pull = chunks.compare(a[rows[i]].detach())
+        of_rows = None if weight is None else weight[i]
+        dtype = (a.dtype if separated else logits.dtype) if any(wanted) else None
+        losses[i], slope = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype)
+        if slope is not None:
+            to_chunk = pull(slope)
+            if to_a is not None:
+                to_a[rows[i]] = to_chunk
+            if to_bias is not None:
+                to_bias += slope.sum(0, dtype=to_bias.dtype)
+        # Before the next chunk is made.
+        del logits, slope, pull
+    to_b, to_scalars = chunks.finish()
+    if to_scalars is None:
+        of_scalars = [False, False, *wanted[2:5], False]
+        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, weight, separated=False)[1][2:5]
+    return losses, [to_a, to_b, *to_scalars, to_bias]
+
+
+def _chunk_rows(a: Tensor, b: Tensor) -> int:
+    """Rows of a chunk: CHUNK logits, or a quarter of K if that is more, since each chunk costs some passes over b."""
+    return max(1, CHUNK.get(a.device.type, 2**24) // max(1, len(b)), a.shape[1] // 4)
+
+
+class Graphs:
+    """Logits of chunks and their gradients by autograd, for any options."""
+
+    def __init__(
+        self,
+        b: Tensor,
+        scalars: Sequence[Tensor],
+        options: tuple[str, str, str, str],
+        kernels: bool,
+        wanted: Sequence[bool],
+    ):
+        self.options, self.kernels, self.wants_a = options, kernels, wanted[0]
+        self.leaves = [x.detach().requires_grad_(w) for x, w in zip((b, *scalars), wanted[1:5])]
+        self.totals = [torch.zeros_like(x, dtype=_wide(x)) if x.requires_grad else None for x in self.leaves]
+
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+        """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others."""
+        a.requires_grad_(self.wants_a)
+        with torch.enable_grad():
+            b, alpha, beta, theta = self.leaves
+            out = pairwise.similarity(a, b, alpha, beta, theta, *self.options, kernels=self.kernels)
+
+        def pull(slope: Tensor) -> Tensor | None:
+            if not out.requires_grad:
+                return None
+            inputs = [x for x in (a, *self.leaves) if x.requires_grad]
+            found = dict(zip(inputs, torch.autograd.grad(out, inputs, slope, allow_unused=True)))
+            for leaf, total in zip(self.leaves, self.totals):
+                if total is not None and found[leaf] is not None:
+                    total += found[leaf]
+            return found.get(a)
+
+        return out.detach(), pull
+
+    def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Gradients of b and of α, β, θ."""
+        return self.totals[0], self.totals[1:]
+
+
+class Products:
+    """The same for the contrast model of product + ignorematch, with what depends on b alone made once.
+
+    S = A(θB + α(J−1))ᵀ + β(I−1)Bᵀ, where I and J are the signs of A and B: four products for a chunk, no other pass
+    over b. The gradients of α and θ need none of their own, as in separable.
+    """
+
+    def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool]):
+        self.b, self.wanted = b, wanted
+        self.alpha, self.beta, self.theta = scalars
+        self.side = _side(b, self.theta, self.alpha)
+        self.split = wanted[2] or wanted[4]
+        self.to_b = torch.zeros_like(b, dtype=_wide(b)) if wanted[1] or self.split else None
+        self.to_beta, self.by_a, self.square_a = b.new_zeros(3, dtype=_widest(b))
+
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+        missing = _product(a.sign() - 1, self.b.mT)  # −f(B−A)
+        out = _product(a, self.side.mT).addcmul_(missing, self.beta)
+
+        def pull(slope: Tensor) -> Tensor | None:
+            if self.to_b is not None:
+                _add_product_(self.to_b, slope.mT, _side(a, self.theta, self.beta))
+            if any(self.wanted[2:5]):
+                self.to_beta += _inner(missing, slope).sum()
+            if not self.wanted[0] and not self.split:
+                return None
+            to_a = slope @ self.side
+            if self.split:
+                rows = _inner(a, to_a)
+                self.by_a += rows.sum()
+                self.square_a += rows.square().sum()
+            return to_a
+
+        return out, pull
+
+    def finish(self) -> tuple[Tensor | None, list[Tensor | None] | None]:
+        """Gradients of b and of α, β, θ; None for these where only differences of almost equal sums would give them.
+
+        ⟨A, dA⟩ = θ dθ + α dα and ⟨B, dB⟩ = θ dθ + β dβ.
+        """
+        to_alpha = to_theta = None
+        if self.to_b is not None and self.split:
+            rows = _inner(self.b, self.to_b)
+            by_b, by_beta = rows.sum(), self.beta * self.to_beta
+            by_theta, by_alpha = by_b - by_beta, self.by_a - by_b + by_beta
+            # Rounding, which each row has of its own, leaves at least half of the digits of what is larger than this.
+            least = (torch.finfo(self.b.dtype).eps * (self.square_a + rows.square().sum())).sqrt()
+            if torch.minimum(by_theta.abs(), by_alpha.abs()) <= least:
+                return self.to_b, None
+            to_alpha, to_theta = by_alpha / self.alpha, by_theta / self.theta
+        found = zip((to_alpha, self.to_beta, to_theta), self.wanted[2:5])
+        return self.to_b, [g if w else None for g, w in found]
+
+
+def loss_and_gradient_(
+    logits: Tensor, target: Tensor, bias: Tensor | None, weight: Tensor | None, loss: Loss, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor | None]:
+    """Loss of each row of ``logits [n, P]``, and its gradient in ``dtype``, in the place of the logits where it can be.
+
+    target: ``[n]``; bias: ``[P]``, added to the logits; weight: ``[n]``, multiplies the gradients of rows; dtype: None
+    for no gradient.
+
+    Equivalent to: ``F.cross_entropy(z, target, reduction="none", label_smoothing=...) + z_loss * z.logsumexp(-1) ** 2``
+    of ``z = logits + bias``.
+    """
+    smoothing, z_loss, kernels = loss
+    if kernels and pairwise.has_kernels(logits):
+        from . import cross_entropy_triton
+
+        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype)
+    lse = None
+    z = logits if bias is None else logits + bias
+    out = torch.log_softmax(z, -1, dtype=_wide(z))
+    losses = out.gather(1, target.unsqueeze(1)).squeeze(1).mul_(smoothing - 1)
+    if smoothing:
+        losses -= out.sum(-1).mul_(smoothing / out.shape[1])
+    if z_loss:
+        lse = z.amax(-1) - out.amax(-1)
+        losses += z_loss * lse.square()
+    if dtype is None:
+        return losses, None
+    # softmax · (1 + 2 z_loss · lse) − smoothing / P − (1 − smoothing) at the target
+    out.exp_()
+    if lse is not None:
+        out.mul_((1 + 2 * z_loss * lse).unsqueeze(1))
+    if smoothing:
+        out.sub_(smoothing / out.shape[1])
+    out[torch.arange(len(out), device=out.device), target] -= 1 - smoothing
+    if weight is not None:
+        out.mul_(weight.unsqueeze(1))
+    return losses, out.to(dtype)
+
+
+def _side(a: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    """gain·a + weight·(sign a − 1), the factor that a side brings to a product; 1 − sign a is what it lacks."""
+    return torch.addcmul(gain * a, a.sign().sub_(1), weight)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """``x @ y`` in 32 bits or more, in rows that start at multiples of 16: products with an odd P are slow on a GPU."""
+    wide, (n, P) = _wide(x), (x.shape[0], y.shape[1])
+    out = torch.empty(n, -(-P // 16) * 16, dtype=wide, device=x.device)[:, :P]
+    if x.is_cuda and x.dtype != wide:
+        return torch.mm(x, y, out_dtype=wide, out=out)
+    return torch.mm(x.to(wide), y.to(wide), out=out)
+
+
+def _add_product_(total: Tensor, x: Tensor, y: Tensor) -> None:
+    """``total += x @ y``, added in the dtype of ``total``."""
+    if total.dtype == x.dtype:
+        total.addmm_(x, y)
+        return
+    for part, rows in zip(total.split(BLOCK), x.split(BLOCK)):
+        part += rows @ y
+
+
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products of rows, in float64 since differences of their sums are taken."""
+    n = max(1, 2**24 // max(1, x.shape[1]))
+    return torch.cat([(p * q).sum(-1, dtype=_wide(x)).to(_widest(x)) for p, q in zip(x.split(n), y.split(n))])
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _widest(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.device.type == "mps" else torch.float64

@@ -1,0 +1,97 @@
+"""Cross entropy of a chunk of logits and its gradient, in Triton: a row to a program, two readings and one writing."""
+# Kernels are a language of their own, which pyright does not read.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false
+
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def loss_and_gradient_(
+    logits: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    label_smoothing: float,
+    z_loss: float,
+    dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Float32 loss of each row of ``logits [n, P]``, and its gradient in ``dtype``, over the logits where they have it.
+
+    target: ``[n]``; bias: ``[P]``, added to the logits; weight: ``[n]``, multiplies the gradients of rows; dtype: None
+    for no gradient. The row of a target that is not one of 0..P−1 becomes NaN.
+    """
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    n, P = logits.shape
+    losses = torch.empty(n, dtype=torch.float32, device=logits.device)
+    # Rows of a new tensor start at multiples of 16, as products with them want it.
+    slopes = logits if dtype in (None, logits.dtype) else logits.new_empty(n, -(-P // 16) * 16, dtype=dtype)[:, :P]
+    block = min(4096, triton.next_power_of_2(P))
+    if n:
+        with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():
+            _turn_rows[(n,)](
+                logits, slopes, target.contiguous(), bias, weight, losses, logits.stride(0), slopes.stride(0), P,
+                label_smoothing, z_loss, label_smoothing != 0, dtype is not None, block,
+                num_warps=max(1, min(8, block // 256)),
+            )  # fmt: skip
+    return losses, None if dtype is None else slopes
+
+
+@triton.jit
+def _turn_rows(
+    logits, slopes, target, bias, weight, losses, stride, slope_stride, P, smoothing, z_loss,
+    SMOOTH: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row: its log-sum-exp, kept up in BLOCK lanes, then ``softmax·(1 + 2·z_loss·lse) − target``."""
+    row = tl.program_id(0).to(tl.int64)
+    z = logits + row * stride
+    y = tl.load(target + row)
+    # Read before the reductions below, which every warp must pass before one of them writes.
+    at_y = tl.load(z + y, (y >= 0) & (y < P), float("nan")).to(tl.float32)
+    if bias is not None:
+        at_y += tl.load(bias + y, (y >= 0) & (y < P), 0.0)
+    lane = tl.arange(0, BLOCK)
+    tops = tl.full((BLOCK,), float("-inf"), tl.float32)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    plain = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, P, BLOCK):
+        x = _logits(z, bias, start + lane, P)
+        higher = tl.maximum(tops, x)
+        # A lane that has met nothing but −inf has nothing to be scaled by.
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        sums = sums * tl.exp(tops - shift) + tl.exp(x - shift)
+        tops = higher
+        if SMOOTH:
+            plain += tl.where(start + lane < P, x, 0.0)
+    top = tl.max(tops, 0)
+    total = tl.sum(sums * tl.exp(tops - top), 0)
+    lse = top + tl.log(total)
+    # Differences from the highest first: they are small where the logits are large.
+    loss = tl.log(total) - (1 - smoothing) * (at_y - top)
+    if SMOOTH:
+        loss -= smoothing * (tl.sum(plain, 0) / P - top)
+    tl.store(losses + row, loss + z_loss * lse * lse)
+    if GRADIENT:
+        scale = tl.where(at_y == at_y, 1.0, at_y)
+        if weight is not None:
+            scale *= tl.load(weight + row)
+        gain = scale * (1 + 2 * z_loss * lse) / total
+        for start in range(0, P, BLOCK):
+            j = start + lane
+            slope = tl.exp(_logits(z, bias, j, P) - top) * gain
+            slope -= scale * (smoothing / P + tl.where(j == y, 1 - smoothing, 0.0))
+            tl.store(slopes + row * slope_stride + j, slope.to(slopes.dtype.element_ty), j < P)
+
+
+@triton.jit
+def _logits(z, bias, j, P):
+    """A block of the row in float32, −inf past its end."""
+    x = tl.load(z + j, j < P, float("-inf")).to(tl.float32)
+    if bias is not None:
+        x += tl.load(bias + j, j < P, 0.0)
+    return x
