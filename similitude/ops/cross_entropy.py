@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import pairwise
 from .reference import Scalar
@@ -103,8 +102,13 @@ class ChunkedLoss(torch.autograd.Function):
         return losses if each else losses.sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            # Gradients made in the forward would pass for constants.
+            raise RuntimeError(
+                "tversky_cross_entropy has no second derivatives, which create_graph=True asks for; "
+                "use torch.nn.functional.cross_entropy of tversky_projection for them."
+            )
         gradients, scale = ctx.saved_tensors, grad
         if ctx.each:
             *inputs, rows, target = ctx.saved_tensors
@@ -192,11 +196,12 @@ class Graphs:
             if not out.requires_grad:
                 return None
             inputs = [x for x in (a, *self.leaves) if x.requires_grad]
-            found = dict(zip(inputs, torch.autograd.grad(out, inputs, slope, allow_unused=True)))
-            for leaf, total in zip(self.leaves, self.totals):
-                if total is not None and found[leaf] is not None:
-                    total += found[leaf]
-            return found.get(a)
+            found = iter(torch.autograd.grad(out, inputs, slope, allow_unused=True))
+            to_a = next(found) if self.wants_a else None
+            for total in self.totals:
+                if total is not None and (part := next(found)) is not None:
+                    total += part
+            return to_a
 
         return out.detach(), pull
 
@@ -255,8 +260,9 @@ class Products:
             if torch.minimum(by_theta.abs(), by_alpha.abs()) <= least:
                 return self.to_b, None
             to_alpha, to_theta = by_alpha / self.alpha, by_theta / self.theta
-        found = zip((to_alpha, self.to_beta, to_theta), self.wanted[2:5])
-        return self.to_b, [g if w else None for g, w in found]
+        found = zip((self.to_b, to_alpha, self.to_beta, to_theta), self.wanted[1:5])
+        to_b, *to_scalars = (g if w else None for g, w in found)
+        return to_b, to_scalars
 
 
 def loss_and_gradient_(

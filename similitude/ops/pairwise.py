@@ -37,14 +37,18 @@ def similarity(
     Equivalent to: ``reference.pairwise(a, b, ...)``.
     """
     kernels = kernels and has_kernels(a)
-    if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
-        if a.dtype in HALVES:
+    fused = (intersection, difference, model) == ("product", "ignorematch", "contrast")
+    if a.dtype in HALVES:
+        scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=torch.float32) for s in (alpha, beta, theta)]
+        if fused:
             from . import separable_triton
 
-            scalars = [
-                s if isinstance(s, Tensor) else a.new_full((), s, dtype=torch.float32) for s in (alpha, beta, theta)
-            ]
             return separable_triton.product_ignorematch(a, b, *scalars)
+        if level == "set" or (intersection in ("product", "mean") and difference == "ignorematch"):
+            from . import pooled_triton
+
+            return pooled_triton.similarity(a, b, *scalars, intersection, difference, level, model)
+    if fused:
         return separable.product_ignorematch(a, b, alpha, beta, theta)
     pairs = Pairs(a, b, kernels)
     shared = common(pairs, intersection, level)

@@ -36,14 +36,12 @@ class ProductIgnorematch(torch.autograd.Function):
         positive_a, has_a, positive_b, side_b = (torch.empty_like(t) for t in (a, a, b, b))
         sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
         _split[(N + P,)](
-            a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K, BLOCK=_block(K), num_warps=4
+            a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K, BLOCK=block(K), num_warps=4
         )
         missing = has_a @ positive_b.mT  # [N, P], I'B⁺ᵀ
         shared = _product32(positive_a, side_b.mT)  # [N, P], A⁺(θB⁺ + αJ')ᵀ
         out = torch.empty_like(missing)
-        _combine[(N, triton.cdiv(P, 4096))](
-            shared, missing, out, sums, alpha, beta, N, P, BLOCK=min(4096, triton.next_power_of_2(P)), num_warps=8
-        )
+        _combine[(N, ceil(P, 4096))](shared, missing, out, sums, alpha, beta, N, P, BLOCK=block(P), num_warps=8)
         learning = any(ctx.needs_input_grad[2:])
         ctx.save_for_backward(positive_a, positive_b, side_b, sums, missing if learning else None, alpha, beta, theta)
         return out
@@ -53,46 +51,61 @@ class ProductIgnorematch(torch.autograd.Function):
     def backward(ctx, grad):
         a, b, side_b, sums, missing, alpha, beta, theta = ctx.saved_tensors
         (N, K), P = a.shape, b.shape[0]
-        new = sums.new_empty
-        grad = grad.contiguous()
-        across, down = triton.cdiv(P, COLUMNS), triton.cdiv(N, ROWS)
-        rows, columns, inner = (
-            new(across, N),
-            new(down, P),
-            new(down, across),
-        )
-        _sums[(down, across)](
-            grad, grad if missing is None else missing, rows, columns, inner, N, P,
-            WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8,
+        grad, side_a, new = grad.contiguous(), torch.empty_like(a), sums.new_empty
+        across, down, sides = ceil(P, COLUMNS), ceil(N, ROWS), ceil(N * K, SIDE)
+        rows, columns, inner = new(across, N), new(down, P), new(down * across)
+        _prepare[(down * across + sides,)](
+            grad, grad if missing is None else missing, a, side_a, rows, columns, inner, beta, theta, N, P, N * K,
+            across, down, WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, SIDE=SIDE, num_warps=8,
         )  # fmt: skip
-        side_a = torch.empty_like(a)
-        _side[(triton.cdiv(N * K, 4096),)](a, side_a, beta, theta, N * K, BLOCK=4096, num_warps=8)
         with without_autocast(a.device.type):
             to_a, to_b = grad @ side_b, grad.mT @ side_a
         # Of each row of A and then of B: its share of ⟨x⁺, dx⟩, and of ⟨sums of grad, sal⟩.
         by, removed = new(N + P), new(N + P)
         _mask[(N + P,)](
             to_a, to_b, a, b, rows, columns, sums, by, removed, alpha, beta, N, P, K, across, down,
-            BLOCK=_block(K), num_warps=4,
+            BLOCK=block(K), num_warps=4,
         )  # fmt: skip
         if missing is None:
             return to_a, to_b, None, None, None
-        found = new(4)
-        # How large what is divided must be beside its rounding: for one digit of halves, or three of 32 bits.
-        least = torch.finfo(a.dtype).eps * (1e3 if a.dtype == torch.float32 else 8)
-        _homogeneous[(1,)](
-            inner, by, removed, alpha, beta, theta, found, least, N, P, down * across, BLOCK=4096, num_warps=8
-        )
-        tiles = (triton.cdiv(N, 64), triton.cdiv(P, 64))
-        crossed = new(2, tiles[0] * tiles[1])
-        precision = "ieee" if a.dtype == torch.float32 else "tf32"  # in which halves are exact
-        _cross[tiles](grad, a, b, found, crossed, N, P, K, tiles[0] * tiles[1], PRECISION=precision, num_warps=4)
-        _settle[(1,)](removed, found, crossed, N, tiles[0] * tiles[1], BLOCK=4096, num_warps=8)
-        to_scalars = (found[i].reshape(s.shape).to(s.dtype) for i, s in enumerate((alpha, beta, theta)))
+        to_scalars = _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta)
         return to_a, to_b, *(s if n else None for s, n in zip(to_scalars, ctx.needs_input_grad[2:], strict=True))
 
 
-ROWS, COLUMNS = 32, 512
+def _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta) -> tuple[Tensor, ...]:
+    """Gradients of α, β, θ by homogeneity, as in separable.py, without a look at values from the host.
+
+    Where a quotient would keep too few digits, a kernel that otherwise returns at once multiplies everything out. At
+    small sizes it always does, which is one launch less.
+    """
+    (N, P), K = grad.shape, a.shape[1]
+    found = by.new_empty(4)
+    small = N * P * K <= 2**28
+    precision = "ieee" if a.dtype == torch.float32 else "tf32"  # in which halves are exact
+    if not small:
+        # How large what is divided must be beside its rounding: for one digit of halves, or three of 32 bits.
+        least = torch.finfo(a.dtype).eps * (1e3 if a.dtype == torch.float32 else 8)
+        _homogeneous[(1,)](
+            inner, by, removed, alpha, beta, theta, found, least, N, P, inner.numel(), BLOCK=4096, num_warps=8
+        )
+    tiles = (ceil(N, 64), ceil(P, 64))
+    count = tiles[0] * tiles[1]
+    crossed = by.new_empty(2 * count)
+    _cross[tiles](grad, a, b, found, crossed, N, P, K, count, ALWAYS=small, PRECISION=precision, num_warps=4)
+    _settle[(1,)](inner, removed, found, crossed, N, P, inner.numel(), count, ALWAYS=small, BLOCK=4096, num_warps=8)
+    return found.unbind()[:3]
+
+
+ROWS, COLUMNS, SIDE = 32, 512, 8192
+
+
+def ceil(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+def block(size: int) -> int:
+    """The power of 2 that holds a row, up to 4096."""
+    return min(4096, 1 << max(0, size - 1).bit_length())
 
 
 def _product32(a: Tensor, b: Tensor) -> Tensor:
@@ -100,10 +113,6 @@ def _product32(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == torch.float32:
         return a @ b
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
-
-
-def _block(K: int) -> int:
-    return min(4096, triton.next_power_of_2(K))
 
 
 @triton.jit
@@ -136,15 +145,6 @@ def _split(a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K
 
 
 @triton.jit
-def _side(positive, side, beta, theta, size, BLOCK: tl.constexpr):
-    """θA⁺ + βI', the object's factor in the backward."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(positive + at, mask=at < size, other=0.0).to(tl.float32)
-    factor = tl.load(theta).to(tl.float32) * x + tl.where(x > 0, 0.5, -0.5) * tl.load(beta).to(tl.float32)
-    tl.store(side + at, factor.to(side.dtype.element_ty), mask=at < size)
-
-
-@triton.jit
 def _combine(shared, missing, out, sums, alpha, beta, N, P, BLOCK: tl.constexpr):
     n = tl.program_id(0)
     p = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -158,19 +158,29 @@ def _combine(shared, missing, out, sums, alpha, beta, N, P, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def _sums(grad, missing, rows, columns, inner, N, P, WITH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of a tile of grad: its sums over rows and columns, and its product with I'B⁺ᵀ."""
-    i, j = tl.program_id(0), tl.program_id(1)
-    n = i * ROWS + tl.arange(0, ROWS)
-    p = j * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (n < N)[:, None] & (p < P)[None, :]
-    at = n.to(tl.int64)[:, None] * P + p[None, :]
-    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(rows + j.to(tl.int64) * N + n, tl.sum(g, 1), mask=n < N)
-    tl.store(columns + i.to(tl.int64) * P + p, tl.sum(g, 0), mask=p < P)
-    if WITH:
-        m = tl.load(missing + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(inner + i * tl.num_programs(1) + j, tl.sum(tl.sum(g * m, 1), 0))
+def _prepare(
+    grad, missing, positive, side, rows, columns, inner, beta, theta, N, P, size, across, down,
+    WITH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of grad its sums over rows and columns, and its product with I'B⁺ᵀ; or of a block of A⁺, θA⁺ + βI'."""
+    tile = tl.program_id(0)
+    if tile < down * across:
+        i, j = tile // across, tile % across
+        n = i * ROWS + tl.arange(0, ROWS)
+        p = j * COLUMNS + tl.arange(0, COLUMNS)
+        inside = (n < N)[:, None] & (p < P)[None, :]
+        at = n.to(tl.int64)[:, None] * P + p[None, :]
+        g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(rows + j.to(tl.int64) * N + n, tl.sum(g, 1), mask=n < N)
+        tl.store(columns + i.to(tl.int64) * P + p, tl.sum(g, 0), mask=p < P)
+        if WITH:
+            m = tl.load(missing + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(inner + tile, tl.sum(tl.sum(g * m, 1), 0))
+    else:
+        at = (tile - down * across).to(tl.int64) * SIDE + tl.arange(0, SIDE)
+        x = tl.load(positive + at, mask=at < size, other=0.0).to(tl.float32)
+        factor = tl.load(theta).to(tl.float32) * x + tl.where(x > 0, 0.5, -0.5) * tl.load(beta).to(tl.float32)
+        tl.store(side + at, factor.to(side.dtype.element_ty), mask=at < size)
 
 
 @triton.jit
@@ -245,10 +255,11 @@ def _homogeneous(inner, by, removed, alpha, beta, theta, found, least, N, P, til
 
 
 @triton.jit
-def _cross(grad, a, b, found, crossed, N, P, K, tiles, PRECISION: tl.constexpr):
+def _cross(grad, a, b, found, crossed, N, P, K, tiles, ALWAYS: tl.constexpr, PRECISION: tl.constexpr):
     """Tile by tile ⟨G, A⁺B⁺ᵀ⟩ and ⟨G, A⁺Jᵀ⟩; nothing where they are not wanted."""
-    if tl.load(found + 3) == 0.0:
-        return
+    if not ALWAYS:  # noqa: SIM102 (known when compiling)
+        if tl.load(found + 3) == 0.0:
+            return
     i, j = tl.program_id(0), tl.program_id(1)
     n, p, step = i * 64 + tl.arange(0, 64), j * 64 + tl.arange(0, 64), tl.arange(0, 64)
     at_n, at_p = n.to(tl.int64)[:, None], p.to(tl.int64)[None, :]
@@ -267,9 +278,12 @@ def _cross(grad, a, b, found, crossed, N, P, K, tiles, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _settle(removed, found, crossed, N, tiles, BLOCK: tl.constexpr):
+def _settle(inner, removed, found, crossed, N, P, sums, tiles, ALWAYS: tl.constexpr, BLOCK: tl.constexpr):
     """Puts what was multiplied out in the place of the quotients."""
-    if tl.load(found + 3) == 0.0:
+    if ALWAYS:
+        to_beta = _total(inner, sums, BLOCK) - 0.5 * _total(removed + N, P, BLOCK)
+        tl.store(found + 1, to_beta.to(tl.float32))
+    elif tl.load(found + 3) == 0.0:
         return
     tl.store(found, (_total(crossed + tiles, tiles, BLOCK) - _total(removed, N, BLOCK)).to(tl.float32))
     tl.store(found + 2, _total(crossed, tiles, BLOCK).to(tl.float32))
