@@ -245,11 +245,10 @@ def test_autocast_rounds_what_it_would_for_the_layer_and_keeps_the_loss(reductio
         assert (o - t).abs().max() <= torch.finfo(torch.bfloat16).eps * t.abs().max()
 
 
-@pytest.mark.parametrize("options", [OPTIONS["product"], OPTIONS["ratio"]], ids=["product", "ratio"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_measures_are_added_up_in_float32(dtype, options, chunks):
+def test_half_measures_are_added_up_in_float32(dtype, chunks):
     """As they come on a GPU; the many rows of b's gradient would be lost to rounding otherwise."""
-    order = ("product", "ignorematch", "feature", options.get("model", "contrast"))
+    options = ("product", "ignorematch", "feature", "contrast")
     a, b, _, *scalars = make_inputs(N=300, P=7, D=6)
     target = torch.randint(7, (300,))
     inputs = [t.detach().to(dtype).relu().requires_grad_() for t in (a, b)]
@@ -257,16 +256,14 @@ def test_half_measures_are_added_up_in_float32(dtype, options, chunks):
     exact = [t.detach().double().requires_grad_() for t in inputs]
 
     def run(a, b, alpha, beta, theta, bias):
-        return op.cross_entropy(a, b, alpha, beta, theta, order, bias, target, -100, "mean", op.Loss())
+        return op.cross_entropy(a, b, alpha, beta, theta, options, bias, target, -100, "mean", op.Loss())
 
     loss, truth = run(*inputs), run(*exact)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double(), truth, rtol=1e-2, atol=1e-2)
-    wanting = [k for k in range(6) if options.get("model") != "ratio" or k != 4]
-    found = torch.autograd.grad(loss, [inputs[k] for k in wanting], retain_graph=True)
-    expected = torch.autograd.grad(truth, [exact[k] for k in wanting])
-    for o, t, k in zip(found, expected, wanting):
-        assert o.dtype == inputs[k].dtype
+    found, expected = torch.autograd.grad(loss, inputs), torch.autograd.grad(truth, exact)
+    for o, t, given in zip(found, expected, inputs):
+        assert o.dtype == given.dtype
         assert (o - t).abs().max() <= 4 * torch.finfo(dtype).eps * t.abs().max()
 
 

@@ -9,8 +9,8 @@ import similitude.functional as F
 from similitude import TverskyProjection
 
 pytestmark = pytest.mark.gpu
-# Roundings of the largest element of the answer, over plain torch's own error. In half precision the gradient of a sum is
-# rounded once more before it enters a product.
+# Roundings of the largest element of the answer, over plain torch's own error. In half precision the gradient of a sum
+# is rounded once more before it enters a product.
 ROUNDINGS = {torch.float64: 128, torch.float32: 128, torch.bfloat16: 4, torch.float16: 8}
 
 

@@ -29,7 +29,7 @@ def test_error_is_no_worse_than_plain_torch_in_the_same_dtype(options, dtype):
 
     exact = run(law, a.double(), b.double(), [s.double() for s in scalars], grad.double())
     plain = run(law, a, b, scalars, grad)
-    ours = run(lambda *t: kernels.similarity(*t, *options), a, b, scalars, grad)
+    ours = run(lambda a, b, *s: kernels.similarity(a, b, s, *options), a, b, scalars, grad)
     for e, p, o in zip(exact, plain, ours):
         # The answer is rounded once, and so are the gradients that enter a product.
         tolerance = 2 * torch.finfo(dtype).eps * e.abs().max()
@@ -41,5 +41,5 @@ def test_gradients_are_finite_for_empty_sets_and_ties(options):
     a, b, scalars, grad = make(4, 6, 8, torch.float16)
     a[:2], b[:2] = -1.0, -1.0
     a[2], b[2] = 1.0, 1.0
-    for value in run(lambda *t: kernels.similarity(*t, *options), a, b, scalars, grad):
+    for value in run(lambda a, b, *s: kernels.similarity(a, b, s, *options), a, b, scalars, grad):
         assert value.isfinite().all()

@@ -77,6 +77,13 @@ def test_constants_that_do_not_learn_get_no_gradient():
     )
 
 
+def test_second_derivatives_are_refused():
+    a, b, scalars, _ = make(9, 10, 16, torch.float16)
+    a.requires_grad_()
+    with pytest.raises(RuntimeError, match="use backend='torch'"):
+        torch.autograd.grad(kernels.product_ignorematch(a, b, *scalars).sum(), a, create_graph=True)
+
+
 @pytest.mark.gpu
 def test_runs_are_equal_to_the_bit():
     a, b, scalars, grad = make(1000, 2000, 512, torch.bfloat16)

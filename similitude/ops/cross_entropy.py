@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import pairwise
 from .reference import Scalar
-from .separable import without_autocast
+from .separable import least_quotient, without_autocast
 
 REDUCTIONS = ("mean", "sum", "none")
 # Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
@@ -255,8 +255,7 @@ class Products:
             rows = _inner(self.b, self.to_b)
             by_b, by_beta = rows.sum(), self.beta * self.to_beta
             by_theta, by_alpha = by_b - by_beta, self.by_a - by_b + by_beta
-            # Rounding, which each row has of its own, leaves at least half of the digits of what is larger than this.
-            least = (torch.finfo(self.b.dtype).eps * (self.square_a + rows.square().sum())).sqrt()
+            least = least_quotient(self.b) * (self.square_a + rows.square().sum()).sqrt()
             if torch.minimum(by_theta.abs(), by_alpha.abs()) <= least:
                 return self.to_b, None
             to_alpha, to_theta = by_alpha / self.alpha, by_theta / self.theta

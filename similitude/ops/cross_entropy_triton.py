@@ -27,7 +27,7 @@ def loss_and_gradient_(
     """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    target, bias, weight = (None if t is None else t.contiguous() for t in (target, bias, weight))
+    bias, weight = (None if t is None else t.contiguous() for t in (bias, weight))
     n, P = logits.shape
     losses = torch.empty(n, dtype=torch.float32, device=logits.device)
     # Rows of a new tensor start at multiples of 16, as products with them want it.
@@ -36,7 +36,7 @@ def loss_and_gradient_(
     if n:
         with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():
             _turn_rows[(n,)](
-                logits, slopes, target, bias, weight, losses, logits.stride(0), slopes.stride(0), P,
+                logits, slopes, target.contiguous(), bias, weight, losses, logits.stride(0), slopes.stride(0), P,
                 label_smoothing, z_loss, label_smoothing != 0, dtype is not None, block,
                 num_warps=max(1, min(8, block // 256)),
             )  # fmt: skip

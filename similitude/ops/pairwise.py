@@ -47,7 +47,7 @@ def similarity(
         if level == "set" or (intersection in ("product", "mean") and difference == "ignorematch"):
             from . import pooled_triton
 
-            return pooled_triton.similarity(a, b, *scalars, intersection, difference, level, model)
+            return pooled_triton.similarity(a, b, scalars, intersection, difference, level, model)
     if fused:
         return separable.product_ignorematch(a, b, alpha, beta, theta)
     pairs = Pairs(a, b, kernels)

@@ -7,26 +7,28 @@ multiples of 8.
 """
 # Kernels are a language of their own, which pyright does not read.
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .separable import without_autocast
+from .separable import refuse_second_derivatives, without_autocast
 from .separable_triton import _product32, block, ceil
 
 INTERSECTIONS = ("product", "mean", "min", "max", "gmean", "softmin")
 ROWS, COLUMNS = 16, 512
 
 
-def similarity(a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, *options: str) -> Tensor:
-    """S of all pairs, ``[N, P]`` in the dtype of ``a``; the scalars are float32 tensors without axes.
+def similarity(a: Tensor, b: Tensor, scalars: Sequence[Tensor], *options: str) -> Tensor:
+    """S of all pairs, ``[N, P]`` in the dtype of ``a``; scalars: α, β, θ, float32 tensors without axes.
 
-    Equivalent to: ``pairwise.similarity(a.float(), b.float(), alpha, beta, theta, *options).to(a.dtype)``.
+    Equivalent to: ``pairwise.similarity(a.float(), b.float(), *scalars, *options).to(a.dtype)``.
     """
-    return Pooled.apply(a, b, alpha, beta, theta, *options)  # pyright: ignore
+    return Pooled.apply(a, b, *scalars, *options)  # pyright: ignore
 
 
 class Pooled(torch.autograd.Function):
@@ -49,8 +51,8 @@ class Pooled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
+        refuse_second_derivatives()
         a, has_a, b, has_b, sums, u, v, w, alpha, beta, theta = ctx.saved_tensors
         (N, K), P = a.shape, b.shape[0]
         grad, new = grad.contiguous(), sums.new_empty

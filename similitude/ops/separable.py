@@ -4,6 +4,7 @@ Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes; no
 Sums over shared features are products with 0/1 indicators, which carry no gradient.
 """
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -15,6 +16,15 @@ from .reference import Scalar
 def without_autocast(device: str):
     """Context in which products are taken in the dtype of their factors."""
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
+
+
+def refuse_second_derivatives() -> None:
+    """For a backward in kernels, whose results would pass for constants."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "GPU kernels of half precision have no second derivatives, which create_graph=True asks for; "
+            "use backend='torch'."
+        )
 
 
 def has(a: Tensor) -> Tensor:
@@ -46,6 +56,7 @@ class WideProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        refuse_second_derivatives()
         left, right = ctx.saved_tensors
         half = grad.to(left.dtype)
         with without_autocast(left.device.type):
@@ -159,13 +170,21 @@ def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
         rows_a, rows_b, by_beta = _inner(a, to_a), _inner(b, to_b), beta * to_beta
         by_a, by_b = rows_a.sum(), rows_b.sum()
         by_theta, by_alpha = by_b - by_beta, by_a - by_b + by_beta
-        # Rounding, which each row has of its own.
-        noise = torch.finfo(grad.dtype).eps * (rows_a.square().sum() + rows_b.square().sum()).sqrt()
-        if torch.minimum(by_theta.abs(), by_alpha.abs()) > 1e3 * noise:
+        size = (rows_a.square().sum() + rows_b.square().sum()).sqrt()
+        if torch.minimum(by_theta.abs(), by_alpha.abs()) > least_quotient(a) * size:
             return tuple(g.to(grad.dtype) for g in (by_alpha / alpha, to_beta, by_theta / theta))
     crossed = grad.mT @ a  # [..., P, K]
     to_alpha = _inner(crossed, b.sign()).sum() - _inner(rows, a.sum(-1).unsqueeze(-1)).sum()
     return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, _inner(crossed, b).sum()))
+
+
+def least_quotient(a: Tensor) -> float:
+    """How large what is divided must be beside the norm of the rows that it is the sum of, each with its own rounding.
+
+    That keeps nine digits of 64 bits and four of 32; of halves, whose rounding averages out over K features, one.
+    """
+    eps = torch.finfo(a.dtype).eps
+    return eps**0.4 if eps < 1e-6 else 8 * eps / math.sqrt(a.shape[-1])
 
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:

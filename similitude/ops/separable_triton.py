@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .separable import without_autocast
+from .separable import least_quotient, refuse_second_derivatives, without_autocast
 
 
 def product_ignorematch(a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class ProductIgnorematch(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
+        refuse_second_derivatives()
         a, b, side_b, sums, missing, alpha, beta, theta = ctx.saved_tensors
         (N, K), P = a.shape, b.shape[0]
         grad, side_a, new = grad.contiguous(), torch.empty_like(a), sums.new_empty
@@ -83,10 +83,20 @@ def _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta) -> tup
     small = N * P * K <= 2**28
     precision = "ieee" if a.dtype == torch.float32 else "tf32"  # in which halves are exact
     if not small:
-        # How large what is divided must be beside its rounding: for one digit of halves, or three of 32 bits.
-        least = torch.finfo(a.dtype).eps * (1e3 if a.dtype == torch.float32 else 8)
         _homogeneous[(1,)](
-            inner, by, removed, alpha, beta, theta, found, least, N, P, inner.numel(), BLOCK=4096, num_warps=8
+            inner,
+            by,
+            removed,
+            alpha,
+            beta,
+            theta,
+            found,
+            least_quotient(a),
+            N,
+            P,
+            inner.numel(),
+            BLOCK=4096,
+            num_warps=8,
         )
     tiles = (ceil(N, 64), ceil(P, 64))
     count = tiles[0] * tiles[1]
@@ -177,10 +187,10 @@ def _prepare(
             m = tl.load(missing + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(inner + tile, tl.sum(tl.sum(g * m, 1), 0))
     else:
-        at = (tile - down * across).to(tl.int64) * SIDE + tl.arange(0, SIDE)
-        x = tl.load(positive + at, mask=at < size, other=0.0).to(tl.float32)
+        k = (tile - down * across).to(tl.int64) * SIDE + tl.arange(0, SIDE)
+        x = tl.load(positive + k, mask=k < size, other=0.0).to(tl.float32)
         factor = tl.load(theta).to(tl.float32) * x + tl.where(x > 0, 0.5, -0.5) * tl.load(beta).to(tl.float32)
-        tl.store(side + at, factor.to(side.dtype.element_ty), mask=at < size)
+        tl.store(side + k, factor.to(side.dtype.element_ty), mask=k < size)
 
 
 @triton.jit
@@ -242,7 +252,7 @@ def _square(x, size, BLOCK: tl.constexpr):
 def _homogeneous(inner, by, removed, alpha, beta, theta, found, least, N, P, tiles, BLOCK: tl.constexpr):
     """dα, dβ, dθ by homogeneity, as in separable.py, and whether dα and dθ have to be multiplied out instead.
 
-    They have to where rounding, which each row has of its own, is too much of what is to be divided.
+    They have to where what is divided is too small beside the norm of the rows that it is the sum of.
     """
     to_beta = _total(inner, tiles, BLOCK) - 0.5 * _total(removed + N, P, BLOCK)
     by_a, by_b, by_beta = _total(by, N, BLOCK), _total(by + N, P, BLOCK), tl.load(beta).to(tl.float64) * to_beta
