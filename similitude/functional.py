@@ -7,12 +7,14 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .ops import cross_entropy, pairwise, reference
-from .ops.separable import without_autocast
+from .ops.separable import Sides, prepared_product_ignorematch, without_autocast
+from .ops.separable import prepare as prepare_sides
 
 Scalar = Tensor | float
 
@@ -97,6 +99,72 @@ def tversky_projection(
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
 
 
+class Prepared(NamedTuple):
+    """The prototypes' side of a projection, for inference: what does not depend on the input."""
+
+    measures: Tensor  # [P, K], aligned
+    sides: Sides | None  # for product + ignorematch in 32 bits or more
+    features: Tensor  # [K, D], aligned
+    num_prototypes: int
+
+
+@torch.no_grad()
+def prepare(
+    prototypes: Tensor,
+    features: Tensor,
+    alpha: Scalar,
+    beta: Scalar,
+    theta: Scalar,
+    intersection: str,
+    difference: str,
+    level: str,
+    model: str,
+    normalize: bool,
+    backend: str,
+) -> Prepared:
+    """What tversky_projection makes of prototypes ``[P, D]`` and features, to be used again by project_prepared."""
+    options = check_options(intersection, difference, level, model)
+    with _exact(prototypes=prototypes, features=features, backend=backend) as ((prototypes, features), _):
+        P = prototypes.shape[0]
+        _, prototypes, features = _aligned(prototypes, prototypes, features)
+        B = _measures(prototypes, features, normalize)
+        sides = None
+        if (options[0], options[1], options[3]) == ("product", "ignorematch", "contrast") and B.dtype == _wide(B.dtype):
+            sides = prepare_sides(B, *_scalars(B, alpha, beta, theta)[::2])
+    return Prepared(B, sides, features, P)
+
+
+@torch.no_grad()
+def project_prepared(
+    x: Tensor,
+    prepared: Prepared,
+    alpha: Scalar,
+    beta: Scalar,
+    theta: Scalar,
+    intersection: str,
+    difference: str,
+    level: str,
+    model: str,
+    normalize: bool,
+    backend: str,
+) -> Tensor:
+    """``tversky_projection`` on prototypes that were prepared with the same arguments: ``[..., D]`` -> ``[..., P]``."""
+    options = check_options(intersection, difference, level, model)
+    B, sides, features, P = prepared
+    with _exact(x=x, backend=backend) as ((wide,), dtype):
+        _check_width("x", wide, features)
+        A = _measures(wide, features, normalize)
+        A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
+        scalars = _scalars(A, alpha, beta, theta)
+        if backend == "reference":
+            out = reference.pairwise(A, B, *scalars, *options)
+        elif sides is not None:
+            out = prepared_product_ignorematch(A, sides, *scalars[:2])
+        else:
+            out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
+    return out[:, :P].to(dtype).reshape(*x.shape[:-1], P)
+
+
 def tversky_cross_entropy(
     x: Tensor,
     target: Tensor,
@@ -146,7 +214,7 @@ def tversky_cross_entropy(
         else:
             out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest)
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
-    out = out.to(torch.promote_types(dtype, torch.float32) if _autocasts(x) else dtype)
+    out = out.to(_wide(dtype) if _autocasts(x) else dtype)
     return out.reshape(target.shape) if reduction == "none" else out
 
 
@@ -246,6 +314,17 @@ def _autocasts(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+def agrees(x: object, prototypes: Tensor) -> bool:
+    """Whether the two can be compared as they are; if not, tversky_projection says why."""
+    return isinstance(x, Tensor) and x.device == prototypes.device and (x.dtype == prototypes.dtype or _autocasts(x))
+
+
+def precision(x: Tensor) -> tuple:
+    """Where and in which dtype a similarity with ``x`` is computed."""
+    device = x.device.type
+    return device, torch.get_autocast_dtype(device) if _autocasts(x) else None
+
+
 @contextmanager
 def _exact(backend: str = "torch", **tensors: Tensor):
     """The tensors checked, autocast off, and the dtype that the answer has.
@@ -268,7 +347,7 @@ def _exact(backend: str = "torch", **tensors: Tensor):
     if backend == "triton":
         _check_triton(values)
     halves = backend in ("auto", "triton") and pairwise.has_kernels(values[0]) and all(v.dim() == 2 for v in values[1:])
-    wide = dtype if halves else torch.promote_types(dtype, torch.float32)
+    wide = dtype if halves else _wide(dtype)
     with without_autocast(device):
         yield [v.to(wide) for v in values], dtype
 
@@ -280,8 +359,12 @@ def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[
     return _scalar(like, alpha), _scalar(like, beta), _scalar(like, theta)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _scalar(like: Tensor, value: Scalar) -> Scalar:
-    dtype = torch.promote_types(like.dtype, torch.float32)
+    dtype = _wide(like.dtype)
     return value.reshape(()).to(device=like.device, dtype=dtype) if isinstance(value, Tensor) else float(value)
 
 

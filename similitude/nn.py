@@ -177,6 +177,7 @@ class TverskyProjection(nn.Module):
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
             device, dtype = device or given.device, dtype or given.dtype
+        self._kept: tuple[tuple, F.Prepared] | None = None
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
         if prototypes is None:
@@ -209,8 +210,26 @@ class TverskyProjection(nn.Module):
         return self.prototypes.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.tversky_projection(x, self.prototypes, self.features.weight, **_arguments(self))
+        out = self._similarities(x)
         return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def _similarities(self, x: Tensor) -> Tensor:
+        """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it."""
+        arguments = _arguments(self)
+        sources = (self.prototypes, self.features.weight, self.alpha, self.theta)
+        keeps = not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if not keeps or any(s.is_inference() or s.is_meta for s in sources) or not F.agrees(x, self.prototypes):
+            self._kept = None
+            return F.tversky_projection(x, *sources[:2], **arguments)
+        # All that the side is made of, as far as it can change.
+        values = tuple(v for v in arguments.values() if not isinstance(v, Tensor))
+        state = (*((s.data_ptr(), s._version, s.dtype) for s in sources), *values, *F.precision(x))
+        if self._kept is None or self._kept[0] != state:
+            self._kept = (state, F.prepare(*sources[:2], **arguments))
+        return F.project_prepared(x, self._kept[1], **arguments)
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_kept": None}
 
     def cross_entropy(
         self,

@@ -200,6 +200,56 @@ def test_autocast_trains():
     assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
+CHANGES = {
+    "prototypes": lambda layer: layer.prototypes.mul_(2),
+    "features": lambda layer: layer.features.weight.mul_(2),
+    "alpha": lambda layer: layer.alpha.add_(1),
+    "beta": lambda layer: layer.beta.add_(1),
+    "theta": lambda layer: layer.theta.add_(1),
+    "an option": lambda layer: setattr(layer, "normalize", True),
+    "its intersection": lambda layer: setattr(layer, "intersection", "min"),
+    "other prototypes": lambda layer: setattr(layer, "prototypes", nn.Parameter(torch.randn(5, 6))),
+    "its state": lambda layer: layer.load_state_dict(TverskyProjection(6, 5, 7).state_dict()),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [dict(), dict(intersection="min", difference="subtractmatch"), dict(level="set")], ids=str
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_kept_for_inference_is_dropped_when_the_layer_changes(change, options):
+    layer = TverskyProjection(6, 5, 7, **options).eval()
+    x = torch.randn(3, 2, 6)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
+        kept = layer._kept
+        assert kept is not None
+        torch.testing.assert_close(layer(x[0, 0]), copy.deepcopy(layer).train()(x[0, 0]))
+        assert layer._kept is kept
+        CHANGES[change](layer)
+        torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
+    assert torch.equal(layer(x), copy.deepcopy(layer).train()(x)), "with gradients nothing is kept"
+    assert layer._kept is None
+
+
+def test_inference_follows_autocast_and_dtype():
+    layer = TverskyProjection(6, 5, 7).eval()
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        plain = layer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        assert torch.equal(layer(x), plain)
+        torch.testing.assert_close(layer.double()(x.double()).float(), plain)
+        with pytest.raises(ValueError, match="must have one dtype"):
+            layer(x)
+        with pytest.raises(TypeError, match="must have a floating dtype"):
+            layer(x.long())
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x.double()).float(), plain)
+
+
 def test_repr_says_what_it_is():
     layer = TverskyProjection(6, 5, 7, level="set", bias=True)
     assert repr(layer) == (

@@ -6,6 +6,7 @@ Sums over shared features are products with 0/1 indicators, which carry no gradi
 
 import math
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,6 +99,29 @@ def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta
         # Tracing needs no help to fuse the element-wise part, and takes no branch on values.
         return _forward(a, b, alpha, beta, theta)[0]
     return ProductIgnorematch.apply(a, b, alpha, beta, theta)[0]  # pyright: ignore
+
+
+class Sides(NamedTuple):
+    """What product + ignorematch makes of prototypes, whatever they are compared with.
+
+    A column a prototype: so a single object is multiplied nearly twice as fast.
+    """
+
+    shared: Tensor  # [K, P], θB⁺ + αJ
+    positive: Tensor  # [K, P], B⁺
+    salience: Tensor  # [P]
+
+
+def prepare(b: Tensor, alpha: Scalar, theta: Scalar) -> Sides:
+    b = b.relu()
+    return Sides(_side(b, theta, alpha).mT.contiguous(), b.mT.contiguous(), b.sum(-1))
+
+
+def prepared_product_ignorematch(a: Tensor, sides: Sides, alpha: Scalar, beta: Scalar) -> Tensor:
+    """``product_ignorematch(a, b, alpha, beta, theta)`` by the sides of ``b``, without gradients: ``[N, P]``."""
+    a = a.relu()
+    missing = (a.sign() @ sides.positive).sub_(sides.salience)
+    return (a @ sides.shared).sub_(alpha * a.sum(-1, keepdim=True)).add_(missing.mul_(beta))
 
 
 def _missing(a: Tensor, b: Tensor) -> Tensor:
