@@ -42,6 +42,11 @@ def true_gradients(grad, a, b, kind):
     return PairSumGradients.apply(grad.double(), a.double(), b.double(), kind, False)
 
 
+def both_gradients(grad, a, b, kind="min"):
+    """The kernels' gradient and the true one, by ``a`` and by ``b``."""
+    return zip(minsum_triton.pair_sum_gradients(grad, a, b, kind), true_gradients(grad, a, b, kind), strict=True)
+
+
 def assert_near(value, expected, tolerance=TOLERANCE):
     assert value.dtype == torch.float32
     assert value.shape == expected.shape
@@ -51,11 +56,8 @@ def assert_near(value, expected, tolerance=TOLERANCE):
 def assert_parity(a, b, kind, seed=1):
     assert_near(minsum_triton.pair_sum(a, b, kind), truth(a, b, kind))
     grad = torch.randn(*a.shape[:-1], b.shape[-2], generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-    tolerance = 2e-5 if a.dtype == torch.bfloat16 else TOLERANCE
-    for value, expected in zip(
-        minsum_triton.pair_sum_gradients(grad, a, b, kind), true_gradients(grad, a, b, kind), strict=True
-    ):
-        assert_near(value, expected, tolerance)
+    for value, expected in both_gradients(grad, a, b, kind):
+        assert_near(value, expected, TOLERANCE if a.dtype == torch.float32 else 2e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,22 +78,64 @@ def test_a_batch_axis_and_strides_make_no_difference(dtype, kind):
 def test_a_tie_is_shared_half_and_half(dtype):
     a, b = (x.mul(2).round().to(dtype) for x in measures(20, 30, 8))
     grad = torch.ones(20, 30, device=DEVICE)
-    for value, expected in zip(
-        minsum_triton.pair_sum_gradients(grad, a, b, "min"), true_gradients(grad, a, b, "min"), strict=True
-    ):
+    for value, expected in both_gradients(grad, a, b):
         assert torch.equal(value, expected.float())
 
 
-@pytest.mark.parametrize("gap", [2.0**-23, 1e-30])
-def test_the_closest_of_measures_are_no_tie(gap):
-    a = torch.tensor([[1.0, 1.0 + gap, 0.0, -1.0]], device=DEVICE) if gap > 1e-7 else torch.full((1, 4), 1e-30)
-    b = torch.tensor([[1.0 + gap, 1.0, 1.0, 1.0]], device=DEVICE) if gap > 1e-7 else torch.full((1, 4), 2e-30)
-    a, b = a.to(DEVICE), b.to(DEVICE)
-    grad = torch.ones(1, 1, device=DEVICE)
-    for value, expected in zip(
-        minsum_triton.pair_sum_gradients(grad, a, b, "min"), true_gradients(grad, a, b, "min"), strict=True
-    ):
-        assert torch.equal(value, expected.float())
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (torch.float32, 1.0, 1.0 + 2.0**-23),
+        (torch.float32, 1e-44, 2e-44),
+        (torch.float32, 3e38, 3.1e38),
+        (torch.bfloat16, 1.0, 1.0 + 2.0**-7),
+        (torch.bfloat16, 2.0**-126, 3e38),
+        # The interpreter's bfloat16 has no subnormals.
+        pytest.param(torch.bfloat16, 1e-40, 2e-40, marks=pytest.mark.gpu),
+        (torch.float16, 2.0**-24, 2.0**-23),
+        (torch.float16, 65472.0, 65504.0),
+    ],
+)
+def test_only_equal_measures_tie(dtype, low, high):
+    a = torch.tensor([[low, high, low, 0.0, -low, high]], device=DEVICE, dtype=dtype)
+    b = torch.tensor([[high, low, low, high, high, -0.0]], device=DEVICE, dtype=dtype)
+    to_a, to_b = minsum_triton.pair_sum_gradients(torch.ones(1, 1, device=DEVICE), a, b, "min")
+    assert to_a.tolist() == [[1, 0, 0.5, 0, 0, 0]]
+    assert to_b.tolist() == [[0, 1, 0.5, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_of_any_size_counts_alike(dtype, kind):
+    a, b = measures(5, 12, 9, dtype)
+    size = torch.tensor([1e36, 1.0, 1e-37, 0.0, 1e-20], device=DEVICE).unsqueeze(1)
+    grad = torch.randn(5, 12, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    to_a, _ = minsum_triton.pair_sum_gradients(grad * size, a, b, kind)
+    _, to_b = minsum_triton.pair_sum_gradients((grad * size).mT, b, a, kind)
+    assert torch.equal(to_a, to_b)
+    assert (to_a[3] == 0).all()
+    expected, _ = true_gradients(grad, a, b, kind)
+    for row in (0, 1, 2, 4):
+        assert_near((to_a[row].double() / size[row].double()).float(), expected[row])
+
+
+def test_softmin_of_what_is_absent_drowns_no_small_gradient():
+    a, b = torch.tensor([[3.0, 3.0]], device=DEVICE), torch.tensor([[-1.0, 0.0], [4.0, -1.0]], device=DEVICE)
+    grad = torch.tensor([[1.0, 1e-9]], device=DEVICE)
+    for value, expected in both_gradients(grad, a, b, "softmin"):
+        assert torch.allclose(value, expected.float(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nan_stays_in_its_feature(dtype, kind):
+    a, b = measures(3, 4, 5, dtype)
+    grad = torch.ones(3, 4, device=DEVICE)
+    clean = minsum_triton.pair_sum_gradients(grad, a, b, kind)
+    a[1, 2] = float("nan")
+    others = [0, 1, 3, 4]
+    for value, expected in zip(minsum_triton.pair_sum_gradients(grad, a, b, kind), clean, strict=True):
+        assert torch.equal(value[:, others], expected[:, others])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -125,9 +169,7 @@ def test_nothing_gives_zeros(shape, kind):
 def test_a_bfloat16_gradient_is_taken_as_it_is(dtype):
     a, b = measures(9, 10, 12, dtype)
     grad = torch.randn(9, 10, device=DEVICE).bfloat16()
-    for value, expected in zip(
-        minsum_triton.pair_sum_gradients(grad, a, b, "min"), true_gradients(grad, a, b, "min"), strict=True
-    ):
+    for value, expected in both_gradients(grad, a, b):
         assert_near(value, expected)
 
 
@@ -137,9 +179,7 @@ def test_a_split_sum_is_the_whole_sum():
     assert_near(minsum_triton.pair_sum(a, b, "min"), truth(a, b, "min"))
     a, b = measures(2, 1100, 3)
     grad = torch.randn(2, 1100, device=DEVICE)
-    for value, expected in zip(
-        minsum_triton.pair_sum_gradients(grad, a, b, "min"), true_gradients(grad, a, b, "min"), strict=True
-    ):
+    for value, expected in both_gradients(grad, a, b):
         assert_near(value, expected)
 
 

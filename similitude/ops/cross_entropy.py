@@ -134,13 +134,16 @@ def _walk(
     loss: Loss,
     wanted: Sequence[bool],
     weight: Tensor | None = None,
-    separated: bool = True,
+    careful: bool = False,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Losses of ``rows``, and the wanted gradients of their sum, weighted if weights are given, by all inputs."""
     a, b, *scalars, bias = inputs
     intersection, difference, _, model = options
-    separated = separated and (intersection, difference, model) == ("product", "ignorematch", "contrast")
-    chunks = Products(b, scalars, wanted) if separated else Graphs(b, scalars, options, loss.kernels, wanted)
+    separated = (intersection, difference, model) == ("product", "ignorematch", "contrast")
+    if separated:
+        chunks = Products(b, scalars, wanted, careful or _unequal(scalars))
+    else:
+        chunks = Graphs(b, scalars, options, loss.kernels, wanted)
     losses = a.new_empty(len(rows), dtype=_wide(a))
     to_a = torch.zeros_like(a) if wanted[0] else None
     to_bias = torch.zeros_like(bias) if wanted[5] else None
@@ -161,7 +164,7 @@ def _walk(
     to_b, to_scalars = chunks.finish()
     if to_scalars is None:
         of_scalars = [False, False, *wanted[2:5], False]
-        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, weight, separated=False)[1][2:5]
+        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, weight, careful=True)[1][2:5]
     return losses, [to_a, to_b, *to_scalars, to_bias]
 
 
@@ -214,30 +217,41 @@ class Products:
     """The same for the contrast model of product + ignorematch, with what depends on b alone made once.
 
     S = A(θB + α(J−1))ᵀ + β(I−1)Bᵀ, where I and J are the signs of A and B: four products for a chunk, no other pass
-    over b. The gradients of α and θ need none of their own, as in separable.
+    over b. The gradients of α and θ then come from those of A and B, as in separable; careful: from a fifth product.
     """
 
-    def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool]):
+    def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool], careful: bool):
         self.b, self.wanted = b, wanted
         self.alpha, self.beta, self.theta = scalars
         self.side = _side(b, self.theta, self.alpha)
         self.split = wanted[2] or wanted[4]
-        self.to_b = torch.zeros_like(b, dtype=_wide(b)) if wanted[1] or self.split else None
-        self.to_beta, self.by_a, self.square_a = b.new_zeros(3, dtype=_widest(b))
+        self.lacks = b.sign().sub_(1) if careful and self.split else None
+        divides = self.split and not careful
+        self.to_b = torch.zeros_like(b, dtype=_wide(b)) if wanted[1] or divides else None
+        self.wants_a = wanted[0] or divides
+        self.to_alpha, self.to_beta, self.to_theta, self.by_a, self.square_a = b.new_zeros(5, dtype=_widest(b))
 
     def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
         missing = _product(a.sign() - 1, self.b.mT)  # −f(B−A)
-        out = _product(a, self.side.mT).addcmul_(missing, self.beta)
+        shared = lacking = None
+        if self.lacks is None:
+            out = _product(a, self.side.mT).addcmul_(missing, self.beta)
+        else:
+            shared, lacking = _product(a, self.b.mT), _product(a, self.lacks.mT)  # f(A∩B), −f(A−B)
+            out = torch.addcmul(missing * self.beta, shared, self.theta).addcmul_(lacking, self.alpha)
 
         def pull(slope: Tensor) -> Tensor | None:
             if self.to_b is not None:
                 _add_product_(self.to_b, slope.mT, _side(a, self.theta, self.beta))
             if any(self.wanted[2:5]):
                 self.to_beta += _inner(missing, slope).sum()
-            if not self.wanted[0] and not self.split:
+            if shared is not None and lacking is not None:
+                self.to_alpha += _inner(lacking, slope).sum()
+                self.to_theta += _inner(shared, slope).sum()
+            if not self.wants_a:
                 return None
             to_a = slope @ self.side
-            if self.split:
+            if self.split and self.lacks is None:
                 rows = _inner(a, to_a)
                 self.by_a += rows.sum()
                 self.square_a += rows.square().sum()
@@ -250,18 +264,23 @@ class Products:
 
         ⟨A, dA⟩ = θ dθ + α dα and ⟨B, dB⟩ = θ dθ + β dβ.
         """
-        to_alpha = to_theta = None
-        if self.to_b is not None and self.split:
+        if self.split and self.lacks is None and self.to_b is not None:
             rows = _inner(self.b, self.to_b)
             by_b, by_beta = rows.sum(), self.beta * self.to_beta
             by_theta, by_alpha = by_b - by_beta, self.by_a - by_b + by_beta
             least = least_quotient(self.b) * (self.square_a + rows.square().sum()).sqrt()
             if torch.minimum(by_theta.abs(), by_alpha.abs()) <= least:
-                return self.to_b, None
-            to_alpha, to_theta = by_alpha / self.alpha, by_theta / self.theta
-        found = zip((self.to_b, to_alpha, self.to_beta, to_theta), self.wanted[1:5])
+                return self.to_b if self.wanted[1] else None, None
+            self.to_alpha, self.to_theta = by_alpha / self.alpha, by_theta / self.theta
+        found = zip((self.to_b, self.to_alpha, self.to_beta, self.to_theta), self.wanted[1:5])
         to_b, *to_scalars = (g if w else None for g, w in found)
         return to_b, to_scalars
+
+
+def _unequal(scalars: Sequence[Tensor]) -> bool:
+    """Whether one of α and θ is so much smaller than the other that its gradient is better not a difference of sums."""
+    alpha, theta = scalars[0].abs(), scalars[2].abs()
+    return bool(torch.minimum(alpha, theta) < 0.1 * torch.maximum(alpha, theta))
 
 
 def loss_and_gradient_(

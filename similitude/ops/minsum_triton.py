@@ -6,15 +6,17 @@ negative values, padded to whole tiles and in reading order, so that no inner lo
 - ``_add_columns`` adds min, or softmin, one feature at a time: two instructions an element for min, in float32.
 - ``_add_by_matrix`` is for 16-bit measures: their min is exact and comes in pairs, and tensor cores add it up, as a
   product with one-hot columns.
-- ``_weigh_by_matrix`` is the gradient of min. The share of each pair (0, ½, 1) is exact and comes in pairs, and tensor
-  cores multiply it by the incoming gradient, whose bfloat16 pieces lie side by side in columns that would be idle.
-- ``_weigh_columns`` is the gradient of softmin, one pair at a time.
+- ``_weigh_by_matrix`` is the gradient of min. Measures are compared as the integers that their bits are, which gives
+  the share of each pair (0, ½, 1) exactly, and tensor cores multiply it by the incoming gradient, whose two float16
+  pieces lie side by side in columns that would be idle.
+- ``_weigh_columns`` is the gradient of softmin, two pairs to a division.
 
 Sums are float32, the order of addition is fixed, and nothing is larger than O(NP + NK + PK).
 """
 # Kernels are a language of their own, which pyright does not read.
-# pyright: reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportPossiblyUnboundVariable=false
 
 import math
 
@@ -25,7 +27,7 @@ from torch import Tensor
 
 # The interpreter takes no inline assembly and no bfloat16 matrices: there the same values are plain float32.
 ASSEMBLY = not triton.knobs.runtime.interpret
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+LOG2E = 1.4426950408889634
 # Programs that fill a large GPU; with fewer, the axis that is summed over is split between several.
 ENOUGH = 264
 
@@ -46,8 +48,8 @@ def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor:
 def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Gradients of ``pair_sum`` by ``a`` and by ``b``, float32, for the gradient ``[..., N, P]`` of its result.
 
-    At a tie of ``min`` each side has half. Differences of measures under 2^-123 count as ties, and measures are taken
-    to be under 2^121.
+    At a tie of ``min`` each side has half. An incoming gradient counts to 2^-22 of itself, or 2^-38 of the largest of
+    its row and of its column. Tensor cores add shares of 16-bit measures to about 2e-6 of the result, others to 1e-7.
     """
     shapes = a.shape, b.shape
     a, b = _batched(a, b)
@@ -65,16 +67,15 @@ def _pair_sum_by_columns(a: Tensor, b: Tensor, kind: str) -> Tensor:
     rows, columns = min(4 if soft else 8, _power(N, 16)), min(2, _power(P, 64))
     n, p, unroll = 16 * rows, 64 * columns, 8
     tiles = _blocks(N, n), _blocks(P, p)
-    splits, k = _split(B * math.prod(tiles), K, unroll)
+    programs = B * math.prod(tiles)
+    splits, k = _split(programs, K, unroll)
     # Absent features stand so far from everything, and from each other, that e^-|a-b| counts for nothing.
     scale, absent = (LOG2E, (-200.0, -400.0)) if soft else (1.0, (0.0, 0.0))
     x = _lay(a, n, k, torch.float32, tile=n, scale=scale, absent=absent[0])  # [B, N/n, K, n]
     y = _lay(b, p, k, torch.float32, tile=p, scale=scale, absent=absent[1])  # [B, P/p, K, p]
     out = x.new_empty(B, splits, tiles[0] * n, tiles[1] * p)
-    with _device(a):
-        _add_columns[_grid(out, n, p)](
-            x, y, out, k // splits, splits, *tiles, rows, columns, 16, 64, unroll, soft, num_warps=8
-        )
+    sizes = k // splits, splits, *tiles, rows, columns, unroll
+    _launch(_add_columns, programs * splits, x, y, out, *sizes, soft, ASSEMBLY, num_warps=8, maxnreg=128)
     return _gather(out, N, P)
 
 
@@ -82,37 +83,33 @@ def _pair_sum_by_matrix(a: Tensor, b: Tensor) -> Tensor:
     (B, N, K), P = a.shape, b.shape[1]
     n, p, step = min(256, max(32, _power(N))), min(16, max(8, _power(P))), 32
     tiles = _blocks(N, n), _blocks(P, p)
-    splits, k = _split(B * math.prod(tiles), K, step)
+    programs = B * math.prod(tiles)
+    splits, k = _split(programs, K, step)
     x = _lay(a, n, k, a.dtype)  # [B, N, K]
     y = _lay(b, p, k, b.dtype)  # [B, P, K]
     out = x.new_empty(B, splits, tiles[0] * n, tiles[1] * p, dtype=torch.float32)
-    with _device(a):
-        _add_by_matrix[_grid(out, n, p)](
-            x, y, out, k // splits, splits, *tiles, n, p, step, ASSEMBLY, num_warps=2, num_stages=3
-        )
+    sizes = k // splits, splits, *tiles, n, p, step
+    _launch(_add_by_matrix, programs * splits, x, y, out, *sizes, _assembly(a, 8), num_warps=2, num_stages=3)
     return _gather(out, N, P)
 
 
 def _min_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     """Σ_z g·w of ``own [B, X, K]`` against ``other [B, Z, K]``, with w = 1 where own < other, ½ at a tie."""
     (B, X, K), Z = own.shape, other.shape[1]
-    packed = own.dtype == other.dtype == torch.bfloat16
-    dtype = torch.bfloat16 if packed else torch.float32
-    # Three pieces carry all 24 bits of a float32; two are plenty beside measures of 8 bits, and one is a bfloat16.
-    pieces = 1 if grad.dtype == torch.bfloat16 else 2 if packed else 3
-    lanes = 4 if pieces == 3 else pieces
-    x, f, step = min(16, max(8 // lanes, _power(X))), 128 if packed else 64, 64
+    wide = own.dtype != other.dtype or own.dtype not in (torch.bfloat16, torch.float16)
+    if wide:
+        own, other = own.float(), other.float()
+    x, f, step = min(16 if wide else 8, max(4, _power(X))), 64 if wide else 128, 32
     tiles = _blocks(X, x), _blocks(K, f)
-    splits, z = _split(B * math.prod(tiles), Z, step)
-    tile = _lay(other.mT, f, z, dtype)  # [B, K, Z]
-    line = _lay(own, x, tiles[1] * f, dtype, scale=-1.0)  # [B, X, K]
-    weight = _lay(grad, x, z, torch.bfloat16, pieces=pieces)  # [B, X, pieces, Z]
-    out = line.new_empty(B, splits, *line.shape[1:], dtype=torch.float32)
-    with _device(own):
-        _weigh_by_matrix[_grid(out, x, f)](
-            tile, line, weight, out, z // splits, splits, *tiles, 0, x, f, step, pieces, lanes, packed, ASSEMBLY,
-            num_warps=2, num_stages=3 if packed else 2,
-        )  # fmt: skip
+    programs = B * math.prod(tiles)
+    splits, z = _split(programs, Z, step)
+    unit = _unit(grad, tiles[0] * x)  # [B, X]
+    tile = _lay(other.mT, f, z, own.dtype).view(torch.int32 if wide else torch.int16)  # [B, K, Z]
+    line = _lay(own, x, tiles[1] * f, torch.int32)  # [B, X, K]
+    weight = _lay(grad, x, z, torch.float16, scale=unit.reciprocal(), pieces=2)  # [B, X, 2, Z]
+    out = unit.new_empty(B, splits, *line.shape[1:])
+    tensors, sizes = (tile, line, weight, unit, out), (z // splits, splits, *tiles, x, f, step)
+    _launch(_weigh_by_matrix, programs * splits, *tensors, *sizes, wide, _assembly(own, 9), num_warps=2, num_stages=3)
     return _gather(out, X, K)
 
 
@@ -122,31 +119,45 @@ def _softmin_gradient(grad: Tensor, own: Tensor, other: Tensor) -> Tensor:
     rows, columns = min(4, _power(X, 16)), min(2, _power(K, 64))
     x, f, unroll = 16 * rows, 64 * columns, 4
     tiles = _blocks(X, x), _blocks(K, f)
-    splits, z = _split(B * math.prod(tiles), Z, unroll)
+    programs = B * math.prod(tiles)
+    splits, z = _split(programs, Z, unroll)
+    unit = _unit(grad, tiles[0] * x)  # [B, X]
     near = _lay(own, x, tiles[1] * f, torch.float32, scale=LOG2E)  # [B, X, K]
     far = _lay(other.mT, f, z, torch.float32, tile=f, scale=LOG2E, absent=-200.0)  # [B, K/f, Z, f]
-    weight = _lay(grad, x, z, torch.float32, tile=x, pieces=1)  # [B, X/x, Z, x]
+    weight = _lay(grad, x, z, torch.float32, tile=x, scale=unit.reciprocal(), pieces=1)  # [B, X/x, Z, x]
     out = near.new_empty(B, splits, *near.shape[1:])
-    with _device(own):
-        _weigh_columns[_grid(out, x, f)](
-            near, far, weight, out, z // splits, splits, *tiles, rows, columns, 16, 64, unroll, num_warps=8
-        )
-    return torch.where(own > 0, _gather(out, X, K), 0.0)
+    sizes = z // splits, splits, *tiles, rows, columns, unroll
+    _launch(_weigh_columns, programs * splits, near, far, weight, out, *sizes, ASSEMBLY, num_warps=8)
+    # The kernel counts what is absent as 2^-60, which must not be the gradient of a feature that no other object has.
+    shared = (own > 0) & (other.amax(1, keepdim=True) > 0)
+    return torch.where(shared, _gather(out, X, K) * unit[:, :X, None], 0.0)
 
 
-def _lay(x: Tensor, rows: int, columns: int, dtype, tile=1, scale=1.0, absent=0.0, pieces=0) -> Tensor:
+def _unit(grad: Tensor, rows: int) -> Tensor:
+    """Powers of two, ``[B, rows]``, in which the largest gradient of a row is 2^14 or more and under 2^15.
+
+    So the pieces of a gradient are neither too large for float16 nor so small that they lose bits.
+    """
+    most = torch.linalg.vector_norm(grad, math.inf, -1, dtype=torch.float32)
+    # The bits of a float32 from the 23rd on are its exponent.
+    exponent = (most.view(torch.int32) >> 23).clamp(15, 254) - 14
+    return torch.nn.functional.pad((exponent << 23).view(torch.float32), (0, rows - grad.shape[1]), value=1.0)
+
+
+def _lay(
+    x: Tensor, rows: int, columns: int, dtype, tile=1, scale: float | Tensor = 1.0, absent=0.0, pieces=0
+) -> Tensor:
     """``x [B, I, J]`` padded to a multiple of ``rows`` and to ``columns``, in the order that a kernel reads.
 
-    With a tile, ``[B, I/tile, J, tile]``. With pieces ``x`` is a gradient, kept as it is in as many terms of ``dtype``;
-    without, it is measures: positive ones are scaled and others become ``absent``.
+    With a tile, ``[B, I/tile, J, tile]``. With pieces ``x`` is a gradient, its rows times ``scale [B, I]``, in as many
+    terms of ``dtype``. Without, it is measures: positive ones are scaled and others become ``absent``. As int32 they
+    are 1 less their bits, and 16 bits are there twice.
     """
     B, I, J = x.shape
     height = _blocks(I, rows) * rows
     out = torch.empty(B, height * max(1, pieces), columns, dtype=dtype, device=x.device)
-    with _device(x):
-        _lay_out[(_blocks(height, 64) * _blocks(columns, 64) * B,)](
-            x, out, I, J, height, columns, *x.stride(), scale, absent, tile, pieces, num_warps=4
-        )
+    sizes = I, J, height, columns, *x.stride()
+    _launch(_lay_out, B * _blocks(height, 64) * _blocks(columns, 64), x, out, *sizes, scale, absent, tile, pieces)
     return out
 
 
@@ -156,9 +167,10 @@ def _gather(out: Tensor, rows: int, columns: int) -> Tensor:
     return out[:, :rows, :columns]
 
 
-def _grid(out: Tensor, rows: int, columns: int) -> tuple[int]:
-    """Programs for padded partial sums: one axis, for the others of a GPU's grid end at 65,535."""
-    return (out.numel() // (rows * columns),)
+def _launch(kernel, programs: int, x: Tensor, *arguments, **options) -> None:
+    """Run a kernel, with programs along one axis, for the others of a GPU's grid end at 65,535."""
+    with torch.cuda.device_of(x):
+        kernel[(programs,)](x, *arguments, **options)
 
 
 def _batched(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -182,8 +194,9 @@ def _split(programs: int, length: int, step: int) -> tuple[int, int]:
     return splits, _blocks(length, splits * step) * splits * step
 
 
-def _device(x: Tensor):
-    return torch.cuda.device_of(x)
+def _assembly(x: Tensor, generation: int) -> bool:
+    """Whether instructions of a generation of GPUs can be had; plain Triton says the same, but slowly."""
+    return ASSEMBLY and torch.cuda.get_device_capability(x.device)[0] >= generation
 
 
 @triton.jit
@@ -200,11 +213,19 @@ def _lay_out(x, out, I, J, height, columns, xb, xi, xj, scale, absent, TILE: tl.
     j = p.to(tl.int64) * 64 + tl.arange(0, 64)[None, :]
     v = tl.load(x + b * xb + i * xi + j * xj, (i < I) & (j < J), 0.0).to(tl.float32)  # [64, 64]
     inside = (i < height) & (j < columns)
-    if PIECES == 0:
+    if PIECES > 0:
+        v *= tl.load(scale + b * height + i, i < height, 0.0)
+    else:
         v = tl.where(v <= 0, absent, v * scale)
     rows: tl.constexpr = PIECES if PIECES > 0 else 1
     for piece in tl.static_range(rows):
-        part = v.to(out.dtype.element_ty)
+        if out.dtype.element_ty != tl.int32:
+            part = v.to(out.dtype.element_ty)
+        elif x.dtype.element_ty == tl.float32:
+            part = 1 - v.to(tl.int32, bitcast=True)
+        else:
+            part = 1 - v.to(x.dtype.element_ty).to(tl.int16, bitcast=True).to(tl.int32)
+            part = (part << 16) | (part & 0xFFFF)
         row = (b * height + i) * rows + piece
         tl.store(out + row // TILE * TILE * columns + j * TILE + row % TILE, part, inside)
         v -= part.to(tl.float32)
@@ -213,65 +234,90 @@ def _lay_out(x, out, I, J, height, columns, xb, xi, xj, scale, absent, TILE: tl.
 @triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _add_columns(
     x, y, out, length, splits, rows, columns,
-    R: tl.constexpr, C: tl.constexpr, TN: tl.constexpr, TP: tl.constexpr, U: tl.constexpr, SOFT: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, U: tl.constexpr, SOFT: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """One tile ``[R·TN, C·TP]``; R and C lie within a thread, so that each loaded value serves 8 or 16 pairs."""
-    N: tl.constexpr = R * TN
-    P: tl.constexpr = C * TP
+    """One tile ``[16R, 64C]``; R and C lie within a thread, so that each loaded value serves 8 or 16 pairs."""
+    N: tl.constexpr = R * 16
+    P: tl.constexpr = C * 64
     p, n, z = _place(columns, rows)
     batch, first, K = z // splits, z % splits * length, splits * length
-    i = tl.arange(0, R)[:, None] * TN + tl.arange(0, TN)[None, :]  # [R, TN]
-    j = tl.arange(0, C)[:, None] * TP + tl.arange(0, TP)[None, :]  # [C, TP]
+    i = tl.arange(0, R)[:, None] * 16 + tl.arange(0, 16)[None, :]  # [R, 16]
+    j = tl.arange(0, C)[:, None] * 64 + tl.arange(0, 64)[None, :]  # [C, 64]
     x += ((batch * rows + n) * K + first) * N
     y += ((batch * columns + p) * K + first) * P
     to = out + ((z * rows + n) * N + i[None, :, :, None]) * columns * P + p * P + j[:, None, None, :]
     # A load that never happens: the accumulator takes its layout from it, four columns a thread.
-    sums = tl.load(to, tl.full((C, R, TN, TP), 0, tl.int32) > length, 0.0)
+    sums = tl.load(to, tl.full((C, R, 16, 64), 0, tl.int32) > length, 0.0)
     xs, ys = x + i, y + j
-    for _ in range(0, length, U):
+    # A value of each 32 bytes of the next features, loaded early, brings them all near. To the compiler it is in use.
+    ax, ay = x + tl.arange(0, U * N // 8) * 8, y + tl.arange(0, U * P // 8) * 8
+    early_x, early_y = tl.full((U * N // 8,), 0.0, tl.float32), tl.full((U * P // 8,), 0.0, tl.float32)
+    most_x, most_y = early_x, early_y
+    for k in range(0, length, U):
         if SOFT:
-            product = tl.full((C, R, TN, TP), 1.0, tl.float32)
+            product = tl.full((C, R, 16, 64), 1.0, tl.float32)
+        else:
+            most_x, most_y = tl.maximum(most_x, early_x), tl.maximum(most_y, early_y)
+            ax += U * N
+            ay += U * P
+            early_x = tl.load(ax, tl.full((U * N // 8,), k + U, tl.int32) < length, 0.0)
+            early_y = tl.load(ay, tl.full((U * P // 8,), k + U, tl.int32) < length, 0.0)
         for u in tl.static_range(U):
             s = tl.load(xs + u * N)[None, :, :, None]
             t = tl.load(ys + u * P)[:, None, None, :]
             if SOFT:
                 # Σ log2(1 + e) = log2 Π (1 + e), and e ≤ 1: one logarithm for U features.
                 sums += tl.maximum(tl.minimum(s, t), 0.0)
-                product += product * tl.exp2(-tl.abs(s - t))
+                product += product * _approximate("ex2", -tl.abs(s - t), ASSEMBLY)
             else:
                 sums += tl.minimum(s, t, propagate_nan=tl.PropagateNan.ALL)
         if SOFT:
-            sums -= tl.log2(product)
+            sums -= _approximate("lg2", product, ASSEMBLY)
         xs += U * N
         ys += U * P
     tl.store(to, sums * 0.6931471805599453 if SOFT else sums)
+    if not SOFT:
+        # Measures are not negative: nothing is stored.
+        tl.store(ax, most_x, most_x < 0)
+        tl.store(ay, most_y, most_y < 0)
 
 
 @triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _weigh_columns(
     near, far, weight, out, length, splits, rows, columns,
-    R: tl.constexpr, C: tl.constexpr, TX: tl.constexpr, TF: tl.constexpr, U: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, U: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """One tile ``[R·TX, C·TF]`` of Σ_z g·σ(far − near), laid out as in ``_add_columns``."""
-    X: tl.constexpr = R * TX
-    F: tl.constexpr = C * TF
+    """One tile ``[16R, 64C]`` of Σ_z g·σ(far − near), laid out as in ``_add_columns``."""
+    X: tl.constexpr = R * 16
+    F: tl.constexpr = C * 64
     f, n, z = _place(columns, rows)
     batch, first, Z = z // splits, z % splits * length, splits * length
-    i = tl.arange(0, R)[:, None] * TX + tl.arange(0, TX)[None, :]  # [R, TX]
-    j = tl.arange(0, C)[:, None] * TF + tl.arange(0, TF)[None, :]  # [C, TF]
+    i = tl.arange(0, R)[:, None] * 16 + tl.arange(0, 16)[None, :]  # [R, 16]
+    j = tl.arange(0, C)[:, None] * 64 + tl.arange(0, 64)[None, :]  # [C, 64]
     at = i[None, :, :, None] * columns * F + f * F + j[:, None, None, :]
-    own = tl.load(near + (batch * rows + n) * X * columns * F + at)  # [C, R, TX, TF]
+    own = tl.load(near + (batch * rows + n) * X * columns * F + at)  # [C, R, 16, 64]
     gs = weight + ((batch * rows + n) * Z + first) * X + i
     fs = far + ((batch * columns + f) * Z + first) * F + j
     sums = own * 0.0
     for _ in range(0, length, U):
-        for u in tl.static_range(U):
-            g = tl.load(gs + u * X)[None, :, :, None]
-            t = tl.load(fs + u * F)[:, None, None, :]
-            sums += g / (1.0 + tl.exp2(own - t))
+        for u in tl.static_range(0, U, 2):
+            # g/s + h/t with one reciprocal, and s·t kept finite.
+            g, h = tl.load(gs + u * X)[None, :, :, None], tl.load(gs + u * X + X)[None, :, :, None]
+            s, t = tl.load(fs + u * F)[:, None, None, :], tl.load(fs + u * F + F)[:, None, None, :]
+            s = 1.0 + _approximate("ex2", tl.minimum(own - s, 60.0), ASSEMBLY)
+            t = 1.0 + _approximate("ex2", tl.minimum(own - t, 60.0), ASSEMBLY)
+            sums += (g * t + h * s) * _approximate("rcp", s * t, ASSEMBLY)
         gs += U * X
         fs += U * F
     tl.store(out + (z * rows + n) * X * columns * F + at, sums)
+
+
+@triton.jit
+def _approximate(NAME: tl.constexpr, x, ASSEMBLY: tl.constexpr):
+    """2^x, log2(x) or 1/x by the one instruction, without the care that Triton takes of subnormal numbers."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(NAME + ".approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return tl.exp2(x) if NAME == "ex2" else tl.log2(x) if NAME == "lg2" else 1.0 / x
 
 
 @triton.jit(do_not_specialize=["splits", "rows", "columns"])
@@ -319,89 +365,62 @@ def _least(s, t, ASSEMBLY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["splits", "rows", "columns"])
 def _weigh_by_matrix(
-    tile, line, weight, out, length, splits, rows, columns, still,
-    X: tl.constexpr, F: tl.constexpr, STEP: tl.constexpr, PIECES: tl.constexpr, LANES: tl.constexpr,
-    PACKED: tl.constexpr, ASSEMBLY: tl.constexpr,
+    tile, line, weight, unit, out, length, splits, rows, columns,
+    X: tl.constexpr, F: tl.constexpr, STEP: tl.constexpr, WIDE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Σ_z g·w of ``X`` own rows and ``F`` features: matrices of shares ``[F, STEP]`` by columns of pieces of g.
-
-    ``line`` holds own measures with their sign turned, so that own < other reads tile + line > 0.
-    """
-    group: tl.constexpr = 8 // LANES
+    """Σ_z g·w of ``X`` own rows and ``F`` features: shares ``[F, STEP]`` by the pieces of four rows ``[STEP, 8]``."""
     n, f, z = _place(rows, columns)
     batch, first, Z, K = z // splits, z % splits * length, splits * length, columns * F
     k, e, c = f * F + tl.arange(0, F), tl.arange(0, STEP), tl.arange(0, 8)
     row = (batch * rows + n) * X
     tiles = tile + (batch * K + k[:, None]) * Z + first + e[None, :]  # [F, STEP]
     lines = line + row * K + k  # [F]
-    piece, member = c % LANES, c // LANES
-    weights = weight + ((row + member) * PIECES + piece)[None, :] * Z + first + e[:, None]  # [STEP, 8]
+    weights = weight + (row * 2 + c)[None, :] * Z + first + e[:, None]  # [STEP, 8]
     sums = ()
-    for _ in tl.static_range(X // group):
+    for _ in tl.static_range(X // 4):
         sums = sums + (tl.full((F, 8), 0.0, tl.float32),)  # noqa: RUF005
     for _ in range(0, length, STEP):
         t = tl.load(tiles)
         added = ()
-        for g in tl.static_range(X // group):
+        for g in tl.static_range(X // 4):
             total = sums[g]
-            for h in tl.static_range(group):
-                own = tl.broadcast_to(tl.load(lines + (g * group + h) * K)[:, None], (F, STEP))
-                ours = ((member == h) & (piece < PIECES))[None, :]
-                v = tl.load(weights + g * group * PIECES * Z, ours, 0.0)
-                share = _share(t, own, PACKED, ASSEMBLY)
-                total = tl.dot(share, v.to(share.dtype), total)
+            for h in tl.static_range(4):
+                own = tl.broadcast_to(tl.load(lines + (g * 4 + h) * K)[:, None], (F, STEP))
+                v = tl.load(weights + g * 8 * Z, (c // 2 == h)[None, :], 0.0)
+                total = tl.dot(_share(t, own, WIDE, ASSEMBLY), v, total)
             added = added + (total,)  # noqa: RUF005
         sums = added
         tiles += STEP
         weights += STEP
-        # Always 0, but the compiler must not know: the lines then come through shared memory, ahead of time.
-        lines += still
-    for g in tl.static_range(X // group):
-        # Shares are counted in 2^-7, see _share.
-        total = sums[g] * 128.0  # [F, group · LANES]
-        if LANES == 4:
-            left, right = tl.split(tl.reshape(total, (F, group * 2, 2)))
-            total = left + right
-        if LANES >= 2:
-            left, right = tl.split(tl.reshape(total, (F, group, 2)))
-            total = left + right
-        at = (g * group + tl.arange(0, group))[None, :] * K + k[:, None]
-        has = tl.load(line + row * K + at).to(tl.float32) < 0
-        tl.store(out + (z * rows + n) * X * K + at, tl.where(has, total, 0.0))
+    for g in tl.static_range(X // 4):
+        high, low = tl.split(tl.reshape(sums[g], (F, 4, 2)))
+        member = g * 4 + tl.arange(0, 4)
+        at = member[None, :] * K + k[:, None]
+        # The share 1 is 2^-15 or 2^-23, see _share. Times the unit at once, that could be more than a float32 holds.
+        total = (high + low) * (32768.0 if WIDE else 8388608.0) * tl.load(unit + row + member)[None, :]
+        own = tl.load(line + row * K + at)
+        own = own if WIDE else (own << 16) >> 16
+        tl.store(out + (z * rows + n) * X * K + at, tl.where(own < 1, total, 0.0))
 
 
 @triton.jit
-def _share(t, own, PACKED: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """2^-7 where t + own > 0, 2^-8 where it is 0, and 0 where it is negative, in bfloat16: two at a time.
+def _share(t, own, WIDE: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """Twice the share, from the bits of others' measures and 1 less our bits, as float16 numbers.
 
-    The sum's upper 16 bits are read as a float16, where times 2^15 plus 0.9375, kept within 0 and 1, gives 1, 0.9375 or
-    0. Read as bfloat16, the same bits are 2^-7, 2^-8 and 0.
+    Measures are not negative, so their bits are in their order, and the sum kept within 0 and 2 is twice the share.
+    These are the bits of 0, 2^-24 and 2^-23; of wide ones, 8 places up for tensor cores to keep more of the sum, of 0,
+    2^-16 and 2^-15.
     """
     if not ASSEMBLY:
-        sign = t.to(tl.float32) + own.to(tl.float32)
-        return tl.where(sign > 0, 0.0078125, tl.where(sign == 0, 0.00390625, 0.0))
-    if PACKED:
+        own = own if WIDE else (own << 16) >> 16
+        twice = tl.minimum(tl.maximum(t.to(tl.int32) + own, 0), 2)
+        return (twice << 8 if WIDE else twice).to(tl.int16).to(tl.float16, bitcast=True)
+    if WIDE:
         return tl.inline_asm_elementwise(
-            """{
-            .reg .b32 d, one, scale, tie;
-            mov.b32 one, 0x3f803f80;
-            mov.b32 scale, 0x78007800;
-            mov.b32 tie, 0x3b803b80;
-            fma.rn.bf16x2 d, $1, one, $2;
-            fma.rn.sat.f16x2 $0, d, scale, tie;
-            }""", "=r,r,r", [t, own], tl.bfloat16, True, 2
+            """{ .reg .b32 x, y; add.s32 x, $1, $3; min.s32.relu x, x, 2; add.s32 y, $2, $4; min.s32.relu y, y, 2;
+            prmt.b32 $0, x, y, 0x4101; }""", "=r,r,r,r,r", [t, own], tl.float16, True, 2
         )  # fmt: skip
     return tl.inline_asm_elementwise(
-        """{
-        .reg .f32 x, y;
-        .reg .b32 u, v, d, scale, tie;
-        mov.b32 scale, 0x78007800;
-        mov.b32 tie, 0x3b803b80;
-        add.f32 x, $1, $3;
-        add.f32 y, $2, $4;
-        mov.b32 u, x;
-        mov.b32 v, y;
-        prmt.b32 d, u, v, 0x7632;
-        fma.rn.sat.f16x2 $0, d, scale, tie;
-        }""", "=r,f,f,f,f", [t, own], tl.bfloat16, True, 2
+        """{ .reg .b32 d, two; mov.b32 two, 0x00020002; add.s16x2 d, $1, $2; min.s16x2.relu $0, d, two; }""",
+        "=r,r,r,r", [t, own], tl.float16, True, 2
     )  # fmt: skip
