@@ -205,14 +205,14 @@ def tversky_cross_entropy(
         _check_targets(x, target, prototypes, ignore_index)
         _check_loss(bias, prototypes, label_smoothing, z_loss)
         # Only positive measures count, and the others are not kept.
-        A, B = (measures.relu() for measures in _all_pairs_measures(*inputs, normalize=normalize))
+        A, B = (measures.relu() for measures in _all_pairs_measures(*_aligned(*inputs), normalize=normalize))
         scalars = _scalars(A, alpha, beta, theta)
         how = cross_entropy.Loss(float(label_smoothing), float(z_loss), kernels=backend != "torch")
         rest = (bias, target.flatten(), ignore_index, reduction, how)
         if backend == "reference":
             out = cross_entropy.plain(reference.pairwise(A, B, *scalars, *options), *rest)
         else:
-            out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest)
+            out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest, P=prototypes.shape[0])
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
     out = out.to(_wide(dtype) if _autocasts(x) else dtype)
     return out.reshape(target.shape) if reduction == "none" else out

@@ -190,7 +190,7 @@ def test_without_gradients_only_the_loss_is_made(monkeypatch, chunks):
     expected = ours(inputs, target).detach()
     seen = []
     real = op.loss_and_gradient_
-    monkeypatch.setattr(op, "loss_and_gradient_", lambda *a: seen.append(a[-1]) or real(*a))
+    monkeypatch.setattr(op, "loss_and_gradient_", lambda *a: seen.append(a[5]) or real(*a))
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             loss = ours(inputs, target)
@@ -256,7 +256,7 @@ def test_half_measures_are_added_up_in_float32(dtype, chunks):
     exact = [t.detach().double().requires_grad_() for t in inputs]
 
     def run(a, b, alpha, beta, theta, bias):
-        return op.cross_entropy(a, b, alpha, beta, theta, options, bias, target, -100, "mean", op.Loss())
+        return op.cross_entropy(a, b, alpha, beta, theta, options, bias, target, -100, "mean", op.Loss(), P=7)
 
     loss, truth = run(*inputs), run(*exact)
     assert loss.dtype == torch.float32

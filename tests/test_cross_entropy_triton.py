@@ -28,12 +28,12 @@ def assert_parity(logits, target, bias=None, weight=None, smoothing=0.0, z_loss=
     dtype = dtype or logits.dtype
     exact_bias, exact_weight = (None if t is None else t.double() for t in (bias, weight))
     loss = cross_entropy.Loss(smoothing, z_loss, kernels=False)
-    truth, slope = cross_entropy.loss_and_gradient_(
-        logits.double(), target, exact_bias, exact_weight, loss, torch.float64
+    truth, slope, _ = cross_entropy.loss_and_gradient_(
+        logits.double(), target, exact_bias, exact_weight, loss, torch.float64, logits.shape[1]
     )
     settings = (target, bias, weight, smoothing, z_loss)
-    alone, none = cross_entropy_triton.loss_and_gradient_(logits, *settings, None)
-    losses, found = cross_entropy_triton.loss_and_gradient_(logits, *settings, dtype)
+    alone, none, _ = cross_entropy_triton.loss_and_gradient_(logits, *settings, None)
+    losses, found, _ = cross_entropy_triton.loss_and_gradient_(logits, *settings, dtype)
     assert slope is not None
     assert found is not None
     assert none is None
@@ -68,7 +68,7 @@ def test_every_term(smoothing, z_loss, with_bias, with_weight):
 def test_the_gradient_may_have_another_dtype_and_rows_that_are_aligned(dtype):
     logits, target = make(3, 5001)
     assert_parity(logits, target, dtype=dtype)
-    _, found = cross_entropy_triton.loss_and_gradient_(logits, target, None, None, 0.0, 0.0, dtype)
+    _, found, _ = cross_entropy_triton.loss_and_gradient_(logits, target, None, None, 0.0, 0.0, dtype)
     assert found is not None
     assert found.stride(0) % 16 == 0
 
@@ -88,7 +88,7 @@ def test_large_logits_and_none_at_all():
     bias[::2] = -torch.inf
     bias[target] = 0.0
     assert_parity(logits, target, bias)
-    losses, found = cross_entropy_triton.loss_and_gradient_(*make(0, 70), None, None, 0.0, 0.0, torch.float32)
+    losses, found, _ = cross_entropy_triton.loss_and_gradient_(*make(0, 70), None, None, 0.0, 0.0, torch.float32)
     assert found is not None
     assert (losses.shape, found.shape) == ((0,), (0, 70))
 
@@ -96,7 +96,7 @@ def test_large_logits_and_none_at_all():
 def test_a_target_that_is_no_prototype_reads_nothing_and_gives_nan():
     logits, _ = make(2, 70)
     target = torch.tensor([70, 3], device=DEVICE)
-    losses, found = cross_entropy_triton.loss_and_gradient_(logits, target, None, None, 0.0, 0.0, torch.float32)
+    losses, found, _ = cross_entropy_triton.loss_and_gradient_(logits, target, None, None, 0.0, 0.0, torch.float32)
     assert found is not None
     assert losses.isnan().tolist() == [True, False]
     assert found.isnan().all(-1).tolist() == [True, False]
@@ -122,3 +122,20 @@ def test_the_whole_loss_is_the_same_with_it(reduction, monkeypatch):
     monkeypatch.setattr(cross_entropy.pairwise, "has_kernels", lambda x: x.dtype == torch.float32)
     torch.testing.assert_close(run("auto"), expected, rtol=1e-4, atol=1e-4)
     assert calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_columns_past_the_last_and_an_added_table(dtype):
+    logits, target = make(5, 70)
+    table, beta = torch.randn_like(logits), torch.tensor(0.3, device=logits.device)
+    wide = [torch.nn.functional.pad(t, (0, 10), value=50.0) for t in (logits, table)]
+    truth, slope, inner = cross_entropy.loss_and_gradient_(
+        logits.clone(), target, None, None, cross_entropy.Loss(kernels=False), torch.float32, 70, (table, beta)
+    )
+    losses, found, product = cross_entropy_triton.loss_and_gradient_(
+        wide[0], target, None, None, 0.0, 0.0, dtype, 70, (wide[1], beta)
+    )
+    torch.testing.assert_close(losses, truth.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[:, :70].float(), slope.float(), rtol=1e-2, atol=1e-2)
+    assert found[:, 70:].abs().max() == 0
+    torch.testing.assert_close(product.double(), inner.double(), rtol=1e-4, atol=1e-4)

@@ -18,7 +18,7 @@ from .separable import least_quotient, without_autocast
 
 REDUCTIONS = ("mean", "sum", "none")
 # Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
-CHUNK = {"cpu": 2**22, "cuda": 2**26}
+CHUNK = {"cpu": 2**22, "cuda": 2**25}
 # Prototypes whose gradients are added up at a time, where that takes a copy of them.
 BLOCK = 2**13
 
@@ -43,20 +43,21 @@ def cross_entropy(
     ignore_index: int,
     reduction: str,
     loss: Loss,
+    P: int,
 ) -> Tensor:
     """Loss of the rows whose target is not ``ignore_index``, in 32 bits or more: a number, or ``[N]`` for "none".
 
     Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, *options), bias, ...)``, gradients included.
     """
     if not eager(target):
-        logits = pairwise.similarity(a, b, alpha, beta, theta, *options, kernels=loss.kernels)
+        logits = pairwise.similarity(a, b, alpha, beta, theta, *options, kernels=loss.kernels)[:, :P]
         return plain(logits, bias, target, ignore_index, reduction, loss)
     wide = _wide(a)
     scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=wide) for s in (alpha, beta, theta)]
     bias = None if bias is None else bias.to(wide)
     rows = (target != ignore_index).nonzero().squeeze(-1)
     each, learning = reduction == "none", torch.is_grad_enabled()
-    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], options, loss, each, learning)  # pyright: ignore
+    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], options, loss, each, learning, P)  # pyright: ignore
     if each:
         return out.new_zeros(len(target)).index_copy(0, rows, out)
     if reduction == "mean":
@@ -91,12 +92,12 @@ class ChunkedLoss(torch.autograd.Function):
     """The losses of ``rows`` of ``a``: each of them, ``[len(rows)]``, or their sum."""
 
     @staticmethod
-    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, options, loss, each, learning):
+    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, options, loss, each, learning, P):
         inputs = (a, b, alpha, beta, theta, bias)
-        ctx.options, ctx.loss, ctx.each = options, loss, each
+        ctx.options, ctx.loss, ctx.each, ctx.P = options, loss, each, P
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
         wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
-        losses, gradients = _walk(inputs, rows, target, options, loss, wanted)
+        losses, gradients = _walk(inputs, rows, target, options, loss, wanted, P)
         # What each row weighs is known only in the backward, which then walks again.
         ctx.save_for_backward(*((*inputs, rows, target) if each else gradients))
         return losses if each else losses.sum()
@@ -114,9 +115,9 @@ class ChunkedLoss(torch.autograd.Function):
             *inputs, rows, target = ctx.saved_tensors
             wanted = ctx.needs_input_grad[:6]
             with without_autocast(grad.device.type):
-                gradients = _walk(inputs, rows, target, ctx.options, ctx.loss, wanted, weight=grad)[1]
+                gradients = _walk(inputs, rows, target, ctx.options, ctx.loss, wanted, ctx.P, weight=grad)[1]
             scale = grad.new_ones(())
-        return *(_scaled(g, scale, dtype) for g, dtype in zip(gradients, ctx.dtypes)), *[None] * 6
+        return *(_scaled(g, scale, dtype) for g, dtype in zip(gradients, ctx.dtypes)), *[None] * 7
 
 
 def _scaled(gradient: Tensor | None, scale: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -133,6 +134,7 @@ def _walk(
     options: tuple[str, str, str, str],
     loss: Loss,
     wanted: Sequence[bool],
+    P: int,
     weight: Tensor | None = None,
     careful: bool = False,
 ) -> tuple[Tensor, list[Tensor | None]]:
@@ -149,22 +151,22 @@ def _walk(
     to_bias = torch.zeros_like(bias) if wanted[5] else None
     for start in range(0, len(rows), n := _chunk_rows(a, b)):
         i = slice(start, start + n)
-        logits, pull = chunks.compare(a[rows[i]].detach())
+        logits, added, pull = chunks.compare(a[rows[i]].detach())
         of_rows = None if weight is None else weight[i]
         dtype = (a.dtype if separated else logits.dtype) if any(wanted) else None
-        losses[i], slope = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype)
+        losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P, added)
         if slope is not None:
-            to_chunk = pull(slope)
+            to_chunk = pull(slope, inner)
             if to_a is not None:
                 to_a[rows[i]] = to_chunk
             if to_bias is not None:
-                to_bias += slope.sum(0, dtype=to_bias.dtype)
+                to_bias += slope[:, :P].sum(0, dtype=to_bias.dtype)
         # Before the next chunk is made.
-        del logits, slope, pull
+        del logits, added, slope, pull
     to_b, to_scalars = chunks.finish()
     if to_scalars is None:
         of_scalars = [False, False, *wanted[2:5], False]
-        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, weight, careful=True)[1][2:5]
+        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, P, weight, careful=True)[1][2:5]
     return losses, [to_a, to_b, *to_scalars, to_bias]
 
 
@@ -188,14 +190,17 @@ class Graphs:
         self.leaves = [x.detach().requires_grad_(w) for x, w in zip((b, *scalars), wanted[1:5])]
         self.totals = [torch.zeros_like(x, dtype=_wide(x)) if x.requires_grad else None for x in self.leaves]
 
-    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
-        """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others."""
+    def compare(self, a: Tensor) -> tuple[Tensor, None, Callable]:
+        """Logits of a chunk, what is to be added to them; and a function from their gradient to that of ``a``.
+
+        The function adds to the gradients of the others; it also takes the products of rows with what was added.
+        """
         a.requires_grad_(self.wants_a)
         with torch.enable_grad():
             b, alpha, beta, theta = self.leaves
             out = pairwise.similarity(a, b, alpha, beta, theta, *self.options, kernels=self.kernels)
 
-        def pull(slope: Tensor) -> Tensor | None:
+        def pull(slope: Tensor, _) -> Tensor | None:
             if not out.requires_grad:
                 return None
             inputs = [x for x in (a, *self.leaves) if x.requires_grad]
@@ -206,7 +211,7 @@ class Graphs:
                     total += part
             return to_a
 
-        return out.detach(), pull
+        return out.detach(), None, pull
 
     def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Gradients of b and of α, β, θ."""
@@ -231,20 +236,19 @@ class Products:
         self.wants_a = wanted[0] or divides
         self.to_alpha, self.to_beta, self.to_theta, self.by_a, self.square_a = b.new_zeros(5, dtype=_widest(b))
 
-    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+    def compare(self, a: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Callable]:
         missing = _product(a.sign() - 1, self.b.mT)  # −f(B−A)
         shared = lacking = None
         if self.lacks is None:
-            out = _product(a, self.side.mT).addcmul_(missing, self.beta)
+            out = _product(a, self.side.mT)
         else:
             shared, lacking = _product(a, self.b.mT), _product(a, self.lacks.mT)  # f(A∩B), −f(A−B)
-            out = torch.addcmul(missing * self.beta, shared, self.theta).addcmul_(lacking, self.alpha)
+            out = torch.addcmul(shared * self.theta, lacking, self.alpha)
 
-        def pull(slope: Tensor) -> Tensor | None:
+        def pull(slope: Tensor, inner: Tensor) -> Tensor | None:
             if self.to_b is not None:
                 _add_product_(self.to_b, slope.mT, _side(a, self.theta, self.beta))
-            if any(self.wanted[2:5]):
-                self.to_beta += _inner(missing, slope).sum()
+            self.to_beta += inner.sum(dtype=_widest(a))
             if shared is not None and lacking is not None:
                 self.to_alpha += _inner(lacking, slope).sum()
                 self.to_theta += _inner(shared, slope).sum()
@@ -257,7 +261,7 @@ class Products:
                 self.square_a += rows.square().sum()
             return to_a
 
-        return out, pull
+        return out, (missing, self.beta), pull
 
     def finish(self) -> tuple[Tensor | None, list[Tensor | None] | None]:
         """Gradients of b and of α, β, θ; None for these where only differences of almost equal sums would give them.
@@ -284,12 +288,20 @@ def _unequal(scalars: Sequence[Tensor]) -> bool:
 
 
 def loss_and_gradient_(
-    logits: Tensor, target: Tensor, bias: Tensor | None, weight: Tensor | None, loss: Loss, dtype: torch.dtype | None
-) -> tuple[Tensor, Tensor | None]:
-    """Loss of each row of ``logits [n, P]``, and its gradient in ``dtype``, in the place of the logits where it can be.
+    logits: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    loss: Loss,
+    dtype: torch.dtype | None,
+    P: int,
+    added: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Loss of each row of ``logits [n, W]``, its gradient in ``dtype``, and the gradient's product with what is added.
 
     target: ``[n]``; bias: ``[P]``, added to the logits; weight: ``[n]``, multiplies the gradients of rows; dtype: None
-    for no gradient.
+    for no gradient; P: how many of the W logits count, the gradient of the rest being 0; added: a table and a number
+    that it is multiplied by before it is added to the logits. The gradient may take the place of the logits.
 
     Equivalent to: ``F.cross_entropy(z, target, reduction="none", label_smoothing=...) + z_loss * z.logsumexp(-1) ** 2``
     of ``z = logits + bias``.
@@ -298,8 +310,11 @@ def loss_and_gradient_(
     if kernels and pairwise.has_kernels(logits):
         from . import cross_entropy_triton
 
-        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype)
-    lse = None
+        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P, added)
+    lse, rest = None, logits.shape[1] - P
+    logits = logits[:, :P]
+    if added is not None:
+        logits = logits.addcmul_(added[0][:, :P], added[1])
     z = logits if bias is None else logits + bias
     out = torch.log_softmax(z, -1, dtype=_wide(z))
     losses = out.gather(1, target.unsqueeze(1)).squeeze(1).mul_(smoothing - 1)
@@ -309,7 +324,7 @@ def loss_and_gradient_(
         lse = z.amax(-1) - out.amax(-1)
         losses += z_loss * lse.square()
     if dtype is None:
-        return losses, None
+        return losses, None, None
     # softmax · (1 + 2 z_loss · lse) − smoothing / P − (1 − smoothing) at the target
     out.exp_()
     if lse is not None:
@@ -319,7 +334,8 @@ def loss_and_gradient_(
     out[torch.arange(len(out), device=out.device), target] -= 1 - smoothing
     if weight is not None:
         out.mul_(weight.unsqueeze(1))
-    return losses, out.to(dtype)
+    inner = None if added is None else _inner(added[0][:, :P], out)
+    return losses, torch.nn.functional.pad(out, (0, rest)).to(dtype), inner
 
 
 def _side(a: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
@@ -340,6 +356,9 @@ def _add_product_(total: Tensor, x: Tensor, y: Tensor) -> None:
     """``total += x @ y``, added in the dtype of ``total``."""
     if total.dtype == x.dtype:
         total.addmm_(x, y)
+        return
+    if x.is_cuda:
+        torch.addmm(total, x, y, out_dtype=total.dtype, out=total)
         return
     for part, rows in zip(total.split(BLOCK), x.split(BLOCK)):
         part += rows @ y
