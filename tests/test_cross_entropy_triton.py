@@ -125,16 +125,14 @@ def test_the_whole_loss_is_the_same_with_it(reduction, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_columns_past_the_last_and_an_added_table(dtype):
+def test_columns_past_the_last_do_not_count_and_rows_are_multiplied_with_their_gradients(dtype):
     logits, target = make(5, 70)
-    table, beta = torch.randn_like(logits), torch.tensor(0.3, device=logits.device)
-    wide = [torch.nn.functional.pad(t, (0, 10), value=50.0) for t in (logits, table)]
+    bias = torch.randn(70, device=logits.device)
+    wide = torch.nn.functional.pad(logits, (0, 10), value=50.0)
     truth, slope, inner = cross_entropy.loss_and_gradient_(
-        logits.clone(), target, None, None, cross_entropy.Loss(kernels=False), torch.float32, 70, (table, beta)
+        logits.clone(), target, bias, None, cross_entropy.Loss(kernels=False), torch.float32, 70
     )
-    losses, found, product = cross_entropy_triton.loss_and_gradient_(
-        wide[0], target, None, None, 0.0, 0.0, dtype, 70, (wide[1], beta)
-    )
+    losses, found, product = cross_entropy_triton.loss_and_gradient_(wide, target, bias, None, 0.0, 0.0, dtype, 70)
     torch.testing.assert_close(losses, truth.float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found[:, :70].float(), slope.float(), rtol=1e-2, atol=1e-2)
     assert found[:, 70:].abs().max() == 0

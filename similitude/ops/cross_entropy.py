@@ -151,10 +151,10 @@ def _walk(
     to_bias = torch.zeros_like(bias) if wanted[5] else None
     for start in range(0, len(rows), n := _chunk_rows(a, b)):
         i = slice(start, start + n)
-        logits, added, pull = chunks.compare(a[rows[i]].detach())
+        logits, pull = chunks.compare(a[rows[i]].detach())
         of_rows = None if weight is None else weight[i]
         dtype = (a.dtype if separated else logits.dtype) if any(wanted) else None
-        losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P, added)
+        losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
             to_chunk = pull(slope, inner)
             if to_a is not None:
@@ -162,7 +162,7 @@ def _walk(
             if to_bias is not None:
                 to_bias += slope[:, :P].sum(0, dtype=to_bias.dtype)
         # Before the next chunk is made.
-        del logits, added, slope, pull
+        del logits, slope, pull
     to_b, to_scalars = chunks.finish()
     if to_scalars is None:
         of_scalars = [False, False, *wanted[2:5], False]
@@ -190,10 +190,10 @@ class Graphs:
         self.leaves = [x.detach().requires_grad_(w) for x, w in zip((b, *scalars), wanted[1:5])]
         self.totals = [torch.zeros_like(x, dtype=_wide(x)) if x.requires_grad else None for x in self.leaves]
 
-    def compare(self, a: Tensor) -> tuple[Tensor, None, Callable]:
-        """Logits of a chunk, what is to be added to them; and a function from their gradient to that of ``a``.
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+        """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others.
 
-        The function adds to the gradients of the others; it also takes the products of rows with what was added.
+        The function also takes the products of rows of logits with their gradients.
         """
         a.requires_grad_(self.wants_a)
         with torch.enable_grad():
@@ -211,7 +211,7 @@ class Graphs:
                     total += part
             return to_a
 
-        return out.detach(), None, pull
+        return out.detach(), pull
 
     def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Gradients of b and of α, β, θ."""
@@ -222,69 +222,68 @@ class Products:
     """The same for the contrast model of product + ignorematch, with what depends on b alone made once.
 
     S = A(θB + α(J−1))ᵀ + β(I−1)Bᵀ, where I and J are the signs of A and B: four products for a chunk, no other pass
-    over b. The gradients of α and θ then come from those of A and B, as in separable; careful: from a fifth product.
+    over b. The gradients of α, β, θ then come from those of A, B and S, as in separable; careful: from a fifth product.
     """
 
     def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool], careful: bool):
         self.b, self.wanted = b, wanted
         self.alpha, self.beta, self.theta = scalars
+        self.factor = self.beta.item()
         self.side = _side(b, self.theta, self.alpha)
-        self.split = wanted[2] or wanted[4]
-        self.lacks = b.sign().sub_(1) if careful and self.split else None
-        divides = self.split and not careful
+        self.learns = any(wanted[2:5])
+        self.lacks = b.sign().sub_(1) if careful and self.learns else None
+        divides = self.learns and self.lacks is None
         self.to_b = torch.zeros_like(b, dtype=_wide(b)) if wanted[1] or divides else None
         self.wants_a = wanted[0] or divides
-        self.to_alpha, self.to_beta, self.to_theta, self.by_a, self.square_a = b.new_zeros(5, dtype=_widest(b))
+        self.sums = b.new_zeros(3, dtype=_widest(b))  # of the gradients of α, β, θ; or of ⟨A, dA⟩, its square, ⟨S, dS⟩
 
-    def compare(self, a: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Callable]:
-        missing = _product(a.sign() - 1, self.b.mT)  # −f(B−A)
-        shared = lacking = None
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+        tables = ()
         if self.lacks is None:
             out = _product(a, self.side.mT)
+            _add_product_(out, a.sign() - 1, self.b.mT, self.factor)
         else:
-            shared, lacking = _product(a, self.b.mT), _product(a, self.lacks.mT)  # f(A∩B), −f(A−B)
-            out = torch.addcmul(shared * self.theta, lacking, self.alpha)
+            # −f(A−B), −f(B−A), f(A∩B)
+            tables = _product(a, self.lacks.mT), _product(a.sign() - 1, self.b.mT), _product(a, self.b.mT)
+            out = self.alpha * tables[0] + self.beta * tables[1] + self.theta * tables[2]
 
         def pull(slope: Tensor, inner: Tensor) -> Tensor | None:
             if self.to_b is not None:
                 _add_product_(self.to_b, slope.mT, _side(a, self.theta, self.beta))
-            self.to_beta += inner.sum(dtype=_widest(a))
-            if shared is not None and lacking is not None:
-                self.to_alpha += _inner(lacking, slope).sum()
-                self.to_theta += _inner(shared, slope).sum()
+            if tables:
+                self.sums += torch.stack([_inner(t, slope).sum() for t in tables])
             if not self.wants_a:
                 return None
             to_a = slope @ self.side
-            if self.split and self.lacks is None:
+            if self.learns and not tables:
                 rows = _inner(a, to_a)
-                self.by_a += rows.sum()
-                self.square_a += rows.square().sum()
+                self.sums += torch.stack([rows.sum(), rows.square().sum(), inner.sum(dtype=rows.dtype)])
             return to_a
 
-        return out, (missing, self.beta), pull
+        return out, pull
 
     def finish(self) -> tuple[Tensor | None, list[Tensor | None] | None]:
         """Gradients of b and of α, β, θ; None for these where only differences of almost equal sums would give them.
 
-        ⟨A, dA⟩ = θ dθ + α dα and ⟨B, dB⟩ = θ dθ + β dβ.
+        ⟨A, dA⟩ = θ dθ + α dα, ⟨B, dB⟩ = θ dθ + β dβ, ⟨S, dS⟩ = θ dθ + α dα + β dβ.
         """
-        if self.split and self.lacks is None and self.to_b is not None:
+        to_b = self.to_b if self.wanted[1] else None
+        found = self.sums
+        if self.learns and self.lacks is None and self.to_b is not None:
             rows = _inner(self.b, self.to_b)
-            by_b, by_beta = rows.sum(), self.beta * self.to_beta
-            by_theta, by_alpha = by_b - by_beta, self.by_a - by_b + by_beta
-            least = least_quotient(self.b) * (self.square_a + rows.square().sum()).sqrt()
-            if torch.minimum(by_theta.abs(), by_alpha.abs()) <= least:
-                return self.to_b if self.wanted[1] else None, None
-            self.to_alpha, self.to_theta = by_alpha / self.alpha, by_theta / self.theta
-        found = zip((self.to_b, self.to_alpha, self.to_beta, self.to_theta), self.wanted[1:5])
-        to_b, *to_scalars = (g if w else None for g, w in found)
-        return to_b, to_scalars
+            by_a, square_a, by_s = self.sums
+            by_b = rows.sum()
+            parts = torch.stack([by_s - by_b, by_s - by_a, by_a + by_b - by_s])
+            if parts.abs().min() <= least_quotient(self.b) * (square_a + rows.square().sum()).sqrt():
+                return to_b, None
+            found = parts / torch.stack([self.alpha, self.beta, self.theta])
+        return to_b, [g if w else None for g, w in zip(found.unbind(), self.wanted[2:5])]
 
 
 def _unequal(scalars: Sequence[Tensor]) -> bool:
-    """Whether one of α and θ is so much smaller than the other that its gradient is better not a difference of sums."""
-    alpha, theta = scalars[0].abs(), scalars[2].abs()
-    return bool(torch.minimum(alpha, theta) < 0.1 * torch.maximum(alpha, theta))
+    """Whether one of α, β, θ is so much smaller than another that its gradient is better not a difference of sums."""
+    sizes = torch.stack(list(scalars)).abs()
+    return bool(sizes.min() < 0.1 * sizes.max())
 
 
 def loss_and_gradient_(
@@ -295,13 +294,12 @@ def loss_and_gradient_(
     loss: Loss,
     dtype: torch.dtype | None,
     P: int,
-    added: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Loss of each row of ``logits [n, W]``, its gradient in ``dtype``, and the gradient's product with what is added.
+    """Loss of each row of ``logits [n, W]``, its gradient in ``dtype``, and the product of the row with its gradient.
 
-    target: ``[n]``; bias: ``[P]``, added to the logits; weight: ``[n]``, multiplies the gradients of rows; dtype: None
-    for no gradient; P: how many of the W logits count, the gradient of the rest being 0; added: a table and a number
-    that it is multiplied by before it is added to the logits. The gradient may take the place of the logits.
+    target: ``[n]``; bias: ``[P]``, added to the logits, not part of the product; weight: ``[n]``, multiplies the
+    gradients of rows; dtype: None for no gradient; P: how many of the W logits count, the gradient of the rest being 0.
+    The gradient may take the place of the logits.
 
     Equivalent to: ``F.cross_entropy(z, target, reduction="none", label_smoothing=...) + z_loss * z.logsumexp(-1) ** 2``
     of ``z = logits + bias``.
@@ -310,11 +308,9 @@ def loss_and_gradient_(
     if kernels and pairwise.has_kernels(logits):
         from . import cross_entropy_triton
 
-        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P, added)
+        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P)
     lse, rest = None, logits.shape[1] - P
     logits = logits[:, :P]
-    if added is not None:
-        logits = logits.addcmul_(added[0][:, :P], added[1])
     z = logits if bias is None else logits + bias
     out = torch.log_softmax(z, -1, dtype=_wide(z))
     losses = out.gather(1, target.unsqueeze(1)).squeeze(1).mul_(smoothing - 1)
@@ -334,8 +330,7 @@ def loss_and_gradient_(
     out[torch.arange(len(out), device=out.device), target] -= 1 - smoothing
     if weight is not None:
         out.mul_(weight.unsqueeze(1))
-    inner = None if added is None else _inner(added[0][:, :P], out)
-    return losses, torch.nn.functional.pad(out, (0, rest)).to(dtype), inner
+    return losses, torch.nn.functional.pad(out, (0, rest)).to(dtype), _inner(logits, out)
 
 
 def _side(a: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
@@ -352,16 +347,14 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
     return torch.mm(x.to(wide), y.to(wide), out=out)
 
 
-def _add_product_(total: Tensor, x: Tensor, y: Tensor) -> None:
-    """``total += x @ y``, added in the dtype of ``total``."""
+def _add_product_(total: Tensor, x: Tensor, y: Tensor, factor: float = 1.0) -> None:
+    """``total += factor * x @ y``, added in the dtype of ``total``."""
     if total.dtype == x.dtype:
-        total.addmm_(x, y)
-        return
-    if x.is_cuda:
-        torch.addmm(total, x, y, out_dtype=total.dtype, out=total)
-        return
-    for part, rows in zip(total.split(BLOCK), x.split(BLOCK)):
-        part += rows @ y
+        total.addmm_(x, y, alpha=factor)
+    elif x.is_cuda:
+        torch.addmm(total, x, y, out_dtype=total.dtype, alpha=factor, out=total)
+    else:
+        total.addmm_(x.to(total.dtype), y.to(total.dtype), alpha=factor)
 
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:

@@ -20,21 +20,18 @@ def loss_and_gradient_(
     z_loss: float,
     dtype: torch.dtype | None,
     P: int | None = None,
-    added: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Float32 loss of each row of ``logits [n, W]``, its gradient in ``dtype``, and its product with what is added.
+    """Float32 loss of each row of ``logits [n, W]``, its gradient in ``dtype``, and the product of the two.
 
     target: ``[n]``; bias: ``[P]``, added to the logits; weight: ``[n]``, multiplies the gradients of rows; dtype: None
-    for no gradient; P: how many of the W logits count, the gradient of the rest being 0; added: a table and a number
-    that it is multiplied by before it is added to the logits. The gradient lies over the logits where they have its
-    dtype. The row of a target that is not one of 0..P−1 becomes NaN.
+    for no gradient; P: how many of the W logits count, the gradient of the rest being 0. The gradient lies over the
+    logits where they have its dtype. The row of a target that is not one of 0..P−1 becomes NaN.
     """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     bias, weight = (None if t is None else t.contiguous() for t in (bias, weight))
     n, W = logits.shape
     P = W if P is None else P
-    table, factor = (None, None) if added is None else (added[0].contiguous(), added[1])
     losses, inner = torch.empty(2, n, dtype=torch.float32, device=logits.device)
     # Rows of a new tensor start at multiples of 16, as products with them want it.
     slopes = logits if dtype in (None, logits.dtype) else logits.new_empty(n, -(-W // 16) * 16, dtype=dtype)[:, :W]
@@ -42,8 +39,7 @@ def loss_and_gradient_(
     if n:
         with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():
             _turn_rows[(n,)](
-                logits, slopes, target.contiguous(), bias, weight, table, factor, losses, inner,
-                logits.stride(0), slopes.stride(0), 0 if table is None else table.stride(0), P,
+                logits, slopes, target.contiguous(), bias, weight, losses, inner, logits.stride(0), slopes.stride(0), P,
                 label_smoothing, z_loss, label_smoothing != 0, dtype is not None, block,
                 num_warps=max(1, min(8, block // 256)),
             )  # fmt: skip
@@ -51,35 +47,28 @@ def loss_and_gradient_(
         return losses, None, None
     if P < W:
         slopes[:, P:] = 0
-    return losses, slopes, None if added is None else inner
+    return losses, slopes, inner
 
 
 @triton.jit
 def _turn_rows(
-    logits, slopes, target, bias, weight, table, factor, losses, inner, stride, slope_stride, table_stride, P,
-    smoothing, z_loss,
+    logits, slopes, target, bias, weight, losses, inner, stride, slope_stride, P, smoothing, z_loss,
     SMOOTH: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row: its log-sum-exp, kept up in BLOCK lanes, then ``softmax·(1 + 2·z_loss·lse) − target``."""
     row = tl.program_id(0).to(tl.int64)
     z = logits + row * stride
-    added, beta = table, 0.0
-    if table is not None:
-        added = table + row * table_stride
-        beta = tl.load(factor).to(tl.float32)
     y = tl.load(target + row)
     # Read before the reductions below, which every warp must pass before one of them writes.
     at_y = tl.load(z + y, (y >= 0) & (y < P), float("nan")).to(tl.float32)
     if bias is not None:
         at_y += tl.load(bias + y, (y >= 0) & (y < P), 0.0)
-    if table is not None:
-        at_y += beta * tl.load(added + y, (y >= 0) & (y < P), 0.0).to(tl.float32)
     lane = tl.arange(0, BLOCK)
     tops = tl.full((BLOCK,), float("-inf"), tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
     plain = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, P, BLOCK):
-        x = _logits(z, bias, added, beta, start + lane, P)
+        x = _logits(z, bias, start + lane, P)
         higher = tl.maximum(tops, x)
         # A lane that has met nothing but −inf has nothing to be scaled by.
         shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -103,21 +92,18 @@ def _turn_rows(
         product = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, P, BLOCK):
             j = start + lane
-            slope = tl.exp(_logits(z, bias, added, beta, j, P) - top) * gain
+            x = tl.load(z + j, j < P, 0.0).to(tl.float32)
+            slope = tl.exp(_logits(z, bias, j, P) - top) * gain
             slope -= scale * (smoothing / P + tl.where(j == y, 1 - smoothing, 0.0))
             tl.store(slopes + row * slope_stride + j, slope.to(slopes.dtype.element_ty), j < P)
-            if table is not None:
-                product += tl.where(j < P, slope, 0.0) * tl.load(added + j, j < P, 0.0).to(tl.float32)
-        if table is not None:
-            tl.store(inner + row, tl.sum(product, 0))
+            product += tl.where(j < P, slope, 0.0) * x
+        tl.store(inner + row, tl.sum(product, 0))
 
 
 @triton.jit
-def _logits(z, bias, added, beta, j, P):
+def _logits(z, bias, j, P):
     """A block of the row in float32, −inf past its end."""
     x = tl.load(z + j, j < P, float("-inf")).to(tl.float32)
     if bias is not None:
         x += tl.load(bias + j, j < P, 0.0)
-    if added is not None:
-        x += beta * tl.load(added + j, j < P, 0.0).to(tl.float32)
     return x
