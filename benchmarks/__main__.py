@@ -28,20 +28,22 @@ def measure(size, options, device: str, repeats: int, **labels: str) -> list[dic
     rows = []
     for name, function, tensors in contenders(size, options, device):
         function = autocast(function, device)
-        out = function(*tensors)
-        grad = torch.randn_like(out)
+        grad = torch.randn_like(function(*tensors).detach())
         both = forward_backward(function, tensors, grad)
+        graph = {}
+        # First, while no autograd graph is alive; and a CUDA graph cannot hold the choices by value of the torch path.
+        if device == "cuda" and name in ("ours", "nn.Linear(D, P)", "nn.Linear(K, P aligned)"):
+            graph["graph"] = captured(both)
+        out = function(*tensors)
         few = max(3, min(repeats, int(2e3 / max(1e-3, milliseconds({"": both}, 1, device)[""].median))))
         runs = {
             "forward": lambda f=function, t=tensors: f(*t),
             "backward": lambda o=out, t=tensors, g=grad: torch.autograd.grad(o, t, g, retain_graph=True),
             "both": both,
+            **graph,
         }
-        # A graph cannot hold the choices that the torch path makes by value.
-        if device == "cuda" and name in ("ours", "nn.Linear(D, P)", "nn.Linear(K, P aligned)"):
-            runs["graph"] = captured(both)
         times = milliseconds(runs, few, device)
-        del out
+        del out, runs, graph
         row = {
             **labels,
             **dict(zip("NDPK", size)),
