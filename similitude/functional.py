@@ -315,8 +315,10 @@ def _autocasts(x: Tensor) -> bool:
 
 
 def agrees(x: object, prototypes: Tensor) -> bool:
-    """Whether the two can be compared as they are; if not, tversky_projection says why."""
-    return isinstance(x, Tensor) and x.device == prototypes.device and (x.dtype == prototypes.dtype or _autocasts(x))
+    """Whether the two can be compared as they are, outside of any transform; if not, tversky_projection says why."""
+    if not isinstance(x, Tensor) or not cross_entropy.eager(x) or prototypes.is_meta:
+        return False
+    return x.device == prototypes.device and (x.dtype == prototypes.dtype or _autocasts(x))
 
 
 def precision(x: Tensor) -> tuple:

@@ -177,7 +177,7 @@ class TverskyProjection(nn.Module):
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
             device, dtype = device or given.device, dtype or given.dtype
-        self._kept: tuple[tuple, F.Prepared] | None = None
+        self._kept: _Kept | None = None
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
         if prototypes is None:
@@ -217,16 +217,18 @@ class TverskyProjection(nn.Module):
         """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it."""
         arguments = _arguments(self)
         sources = (self.prototypes, self.features.weight, self.alpha, self.theta)
-        keeps = not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if not keeps or any(s.is_inference() or s.is_meta for s in sources) or not F.agrees(x, self.prototypes):
+        keeps = not self.training and not torch.is_grad_enabled() and F.agrees(x, self.prototypes)
+        if not keeps or any(s.is_inference() for s in sources):
             self._kept = None
             return F.tversky_projection(x, *sources[:2], **arguments)
-        # All that the side is made of, as far as it can change.
-        values = tuple(v for v in arguments.values() if not isinstance(v, Tensor))
-        state = (*((s.data_ptr(), s._version, s.dtype) for s in sources), *values, *F.precision(x))
-        if self._kept is None or self._kept[0] != state:
-            self._kept = (state, F.prepare(*sources[:2], **arguments))
-        return F.project_prepared(x, self._kept[1], **arguments)
+        settings = (*(v for v in arguments.values() if not isinstance(v, Tensor)), *F.precision(x))
+        if self._kept is None or not self._kept.holds(sources, settings):
+            self._kept = _Kept(sources, settings, F.prepare(*sources[:2], **arguments))
+        return F.project_prepared(x, self._kept.side, **arguments)
+
+    def train(self, mode: bool = True) -> TverskyProjection:
+        self._kept = None
+        return super().train(mode)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_kept": None}
@@ -280,6 +282,29 @@ class TverskyProjection(nn.Module):
         tied = "" if self.owns_prototypes else ", prototypes=tied"
         bias = "" if self.bias is None else ", bias=True"
         return f"{shape}{tied}{bias}, {_described(self)}"
+
+
+class _Kept:
+    """The prototypes' side of a layer, and what it was made of."""
+
+    def __init__(self, sources: Sequence[Tensor], settings: tuple, side: F.Prepared):
+        self.sources, self.settings, self.side = sources, settings, side
+        self.versions = [(s.data_ptr(), s._version) for s in sources]
+        self.samples = [self.sample(s).clone() for s in sources]
+
+    def holds(self, sources: Sequence[Tensor], settings: tuple) -> bool:
+        """Whether the side is still that of these tensors; changes through ``.data`` leave no mark but their values."""
+        return (
+            settings == self.settings
+            and all(s is kept for s, kept in zip(sources, self.sources, strict=True))
+            and [(s.data_ptr(), s._version) for s in sources] == self.versions
+            and all(torch.equal(self.sample(s), kept) for s, kept in zip(sources, self.samples, strict=True))
+        )
+
+    @staticmethod
+    def sample(x: Tensor) -> Tensor:
+        """Some columns of every row."""
+        return x.detach()[..., :: max(1, x.shape[-1] // 8)]
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -209,6 +209,8 @@ CHANGES = {
     "an option": lambda layer: setattr(layer, "normalize", True),
     "its intersection": lambda layer: setattr(layer, "intersection", "min"),
     "other prototypes": lambda layer: setattr(layer, "prototypes", nn.Parameter(torch.randn(5, 6))),
+    "data behind the back": lambda layer: layer.prototypes.data.mul_(2),
+    "a row of data": lambda layer: layer.features.weight.data[3].neg_(),
     "its state": lambda layer: layer.load_state_dict(TverskyProjection(6, 5, 7).state_dict()),
 }
 
@@ -231,6 +233,34 @@ def test_what_is_kept_for_inference_is_dropped_when_the_layer_changes(change, op
         torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
     assert torch.equal(layer(x), copy.deepcopy(layer).train()(x)), "with gradients nothing is kept"
     assert layer._kept is None
+
+
+def test_other_parameters_are_never_taken_for_those_that_were_kept():
+    """Freed tensors leave their address to the next ones."""
+    layer = TverskyProjection(6, 5, 7).eval()
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        for seed in range(5):
+            g = torch.Generator().manual_seed(seed)
+            others = {name: torch.randn(p.shape, generator=g) for name, p in layer.named_parameters()}
+            out = torch.func.functional_call(layer, others, (x,))
+            expected = F.tversky_projection(
+                x, others["prototypes"], others["features.weight"], others["alpha"], others["beta"], others["theta"]
+            )
+            torch.testing.assert_close(out, expected)
+            del others
+
+
+def test_transforms_and_tracing_work_in_eval_without_gradients():
+    layer = TverskyProjection(6, 5, 7).eval()
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        expected = layer(x)
+        torch.testing.assert_close(torch.vmap(layer)(x), expected)
+        stacked = {name: p.detach().expand(2, *p.shape) for name, p in layer.named_parameters()}
+        both = torch.vmap(lambda p: torch.func.functional_call(layer, p, (x,)))(stacked)
+        torch.testing.assert_close(both, expected.expand(2, -1, -1))
+        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), expected)
 
 
 def test_inference_follows_autocast_and_dtype():
