@@ -159,7 +159,7 @@ def project_prepared(
         if backend == "reference":
             out = reference.pairwise(A, B, *scalars, *options)
         elif sides is not None:
-            out = prepared_product_ignorematch(A, sides, *scalars[:2])
+            out = prepared_product_ignorematch(A, sides, scalars[1])
         else:
             out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
     return out[:, :P].to(dtype).reshape(*x.shape[:-1], P)

@@ -74,6 +74,9 @@ class Pairs:
             self._shared_sums = separable.shared_sums(self.a, self.b)
         return self._shared_sums
 
+    def has_shared_sums(self) -> bool:
+        return self._shared_sums is not None
+
     def min_sum(self) -> Tensor:
         if self._min_sum is None:
             self._min_sum = minsum.min_sum(self.a, self.b, self.kernels)
@@ -99,7 +102,13 @@ def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
 
 
 def distinctive(pairs: Pairs, difference: str, level: str) -> tuple[Tensor, Tensor]:
-    """f(A−B) and f(B−A) of all pairs, each ``[..., N, P]``: what each has, less what of it is matched."""
+    """f(A−B) and f(B−A) of all pairs, each ``[..., N, P]``: what each has, less what of it is matched.
+
+    Where nothing else asks for the shared sums, what is lacking is summed directly, at the same cost, and is exactly 0
+    where nothing is.
+    """
+    if difference == "ignorematch" and not pairs.has_shared_sums():
+        return separable.lacking_sums(pairs.a, pairs.b)
     if difference == "ignorematch":
         matched_a, matched_b = pairs.shared_sums()
     elif level == "feature":

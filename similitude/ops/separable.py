@@ -71,6 +71,11 @@ def shared_sums(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return multiply(a.relu(), has(b)), multiply(has(a), b.relu())
 
 
+def lacking_sums(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """f(A−B) and f(B−A), Eq. 4: how much each has of the features that the other lacks, each ``[..., N, P]``."""
+    return multiply(a.relu(), 1 - has(b)), multiply(1 - has(a), b.relu())
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Σ_k a·b over shared features, ``[..., N, P]``."""
     return multiply(a.relu(), b.relu())
@@ -90,7 +95,7 @@ def root(a: Tensor) -> Tensor:
 def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> Tensor:
     """The contrast model of product + ignorematch in two products forward and two backward.
 
-    S = A⁺(θB⁺ + αJ)ᵀ − α sal(A) + β(I B⁺ᵀ − sal(B)).
+    S = A⁺(θB⁺ − α(1−J))ᵀ − β(1−I)B⁺ᵀ, in which nothing large is taken from something as large.
 
     Equivalent to: ``theta * product(a, b) - alpha * (salience(a)[..., None] - u) - beta * (salience(b) - v)``.
     """
@@ -107,38 +112,35 @@ class Sides(NamedTuple):
     A column a prototype: so a single object is multiplied nearly twice as fast.
     """
 
-    shared: Tensor  # [K, P], θB⁺ + αJ
+    shared: Tensor  # [K, P], θB⁺ − α(1−J)
     positive: Tensor  # [K, P], B⁺
-    salience: Tensor  # [P]
 
 
 def prepare(b: Tensor, alpha: Scalar, theta: Scalar) -> Sides:
     b = b.relu()
-    return Sides(_side(b, theta, alpha).mT.contiguous(), b.mT.contiguous(), b.sum(-1))
+    return Sides(_side(b, theta, alpha).mT.contiguous(), b.mT.contiguous())
 
 
-def prepared_product_ignorematch(a: Tensor, sides: Sides, alpha: Scalar, beta: Scalar) -> Tensor:
+def prepared_product_ignorematch(a: Tensor, sides: Sides, beta: Scalar) -> Tensor:
     """``product_ignorematch(a, b, alpha, beta, theta)`` by the sides of ``b``, without gradients: ``[N, P]``."""
     a = a.relu()
-    missing = (a.sign() @ sides.positive).sub_(sides.salience)
-    return (a @ sides.shared).sub_(alpha * a.sum(-1, keepdim=True)).add_(missing.mul_(beta))
+    return (a @ sides.shared).add_(((a.sign() - 1) @ sides.positive).mul_(beta))
 
 
 def _missing(a: Tensor, b: Tensor) -> Tensor:
     """−f(B−A), the derivative of S by β, ``[..., N, P]``."""
-    return a.sign() @ b.mT - b.sum(-1).unsqueeze(-2)
+    return (a.sign() - 1) @ b.mT
 
 
 def _side(a: Tensor, gain: Scalar, weight: Scalar) -> Tensor:
-    """gain·a⁺ + weight·1[a>0], the factor that a side brings to a product."""
-    return gain * a + weight * a.sign()
+    """gain·a⁺ − weight·1[a≤0], the factor that a side brings to a product."""
+    return gain * a + weight * (a.sign() - 1)
 
 
 def _forward(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Tensor, Tensor]:
     """S and −f(B−A)."""
     missing = _missing(a, b)
-    shared = a @ _side(b, theta, alpha).mT - alpha * a.sum(-1).unsqueeze(-1)  # [..., N, P]
-    return shared + beta * missing, missing
+    return a @ _side(b, theta, alpha).mT + beta * missing, missing
 
 
 class ProductIgnorematch(torch.autograd.Function):
@@ -170,18 +172,16 @@ class ProductIgnorematch(torch.autograd.Function):
         waiting = iter(tensors)
         alpha, beta, theta = (next(waiting) if n is None else n for n in ctx.numbers)
         with without_autocast(a.device.type):
-            rows = grad.sum(-1, keepdim=True)  # [..., N, 1]
-            columns = grad.sum(-2).unsqueeze(-1)  # [..., P, 1]
-            to_a = grad @ _side(b, theta, alpha) - alpha * rows
-            to_b = grad.mT @ _side(a, theta, beta) - beta * columns
+            to_a = grad @ _side(b, theta, alpha)
+            to_b = grad.mT @ _side(a, theta, beta)
             to_scalars = (None, None, None)
             if missing is not None:
-                to_scalars = _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
+                to_scalars = _scalar_gradients(grad, a, b, missing, to_a, to_b, alpha, beta, theta)
         needed = ctx.needs_input_grad
         return to_a, to_b, *(s if n else None for s, n in zip(to_scalars, needed[2:], strict=True))
 
 
-def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta):
+def _scalar_gradients(grad, a, b, missing, to_a, to_b, alpha, beta, theta):
     """Gradients of α, β, θ: S is linear in them and homogeneous in A⁺ and in B⁺, so no further product is needed.
 
     ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. Where that means a division by almost nothing, or the gradient
@@ -198,8 +198,8 @@ def _scalar_gradients(grad, a, b, rows, missing, to_a, to_b, alpha, beta, theta)
         if torch.minimum(by_theta.abs(), by_alpha.abs()) > least_quotient(a) * size:
             return tuple(g.to(grad.dtype) for g in (by_alpha / alpha, to_beta, by_theta / theta))
     crossed = grad.mT @ a  # [..., P, K]
-    to_alpha = _inner(crossed, b.sign()).sum() - _inner(rows, a.sum(-1).unsqueeze(-1)).sum()
-    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, _inner(crossed, b).sum()))
+    to_alpha, to_theta = _inner(crossed, b.sign() - 1).sum(), _inner(crossed, b).sum()
+    return tuple(g.to(grad.dtype) for g in (to_alpha, to_beta, to_theta))
 
 
 def least_quotient(a: Tensor) -> float:
