@@ -56,6 +56,8 @@ def tversky_similarity(
     """
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
+    if backend == "triton":
+        raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
     with _exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
         scalars = _scalars(A, alpha, beta, theta)
@@ -152,7 +154,7 @@ def project_prepared(
     options = check_options(intersection, difference, level, model)
     B, sides, features, P = prepared
     with _exact(x=x, backend=backend) as ((wide,), dtype):
-        _check_width("x", wide, features)
+        check_width("x", wide, features)
         A = _measures(wide, features, normalize)
         A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
         scalars = _scalars(A, alpha, beta, theta)
@@ -224,7 +226,7 @@ def salience(objects: Tensor, features: Tensor) -> Tensor:
     Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
     """
     with _exact(objects=objects, features=features) as ((objects, features), dtype):
-        _check_width("objects", objects, features)
+        check_width("objects", objects, features)
         return reference.salience(objects @ features.mT).to(dtype)
 
 
@@ -269,14 +271,14 @@ def check_options(intersection: str, difference: str, level: str, model: str) ->
     """The four options as ops/ spells them, or one error that names the choices and the nearest."""
     return (
         check_choice("intersection", intersection, INTERSECTIONS),
-        check_choice("difference", SPELLINGS.get(difference, difference), DIFFERENCES),
+        check_choice("difference", SPELLINGS.get(str(difference), difference), DIFFERENCES),
         check_choice("level", level, LEVELS),
         check_choice("model", model, MODELS),
     )
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
-    if value in choices:
+    if isinstance(value, str) and value in choices:
         return value
     near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -318,7 +320,15 @@ def agrees(x: object, prototypes: Tensor) -> bool:
     """Whether the two can be compared as they are, outside of any transform; if not, tversky_projection says why."""
     if not isinstance(x, Tensor) or not cross_entropy.eager(x) or prototypes.is_meta:
         return False
-    return x.device == prototypes.device and (x.dtype == prototypes.dtype or _autocasts(x))
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    # Autocast leaves float64 alone.
+    alike = (
+        (x.dtype == torch.float64) == (prototypes.dtype == torch.float64)
+        if _autocasts(x)
+        else x.dtype == prototypes.dtype
+    )
+    return x.device == prototypes.device and alike
 
 
 def precision(x: Tensor) -> tuple:
@@ -383,7 +393,7 @@ def _check_triton(values: list[Tensor]) -> None:
         raise RuntimeError("backend='triton' takes no batched prototypes; use backend='torch'.")
 
 
-def _check_width(name: str, objects: Tensor, features: Tensor) -> None:
+def check_width(name: str, objects: Tensor, features: Tensor) -> None:
     if features.dim() != 2:
         raise ValueError(f"features must be [K, D]; got shape {list(features.shape)}.")
     if objects.shape[-1] != features.shape[-1]:
@@ -421,8 +431,8 @@ def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
 
 
 def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
-    _check_width("a", a, features)
-    _check_width("b", b, features)
+    check_width("a", a, features)
+    check_width("b", b, features)
     try:
         torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     except RuntimeError:
@@ -435,8 +445,8 @@ def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) ->
 
 def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
     """Measures with equal leading axes, ``[..., N, K]`` and ``[..., P, K]``."""
-    _check_width("x", x, features)
-    _check_width("prototypes", prototypes, features)
+    check_width("x", x, features)
+    check_width("prototypes", prototypes, features)
     if prototypes.dim() == 1:
         raise ValueError(
             f"prototypes must be [P, D] or [..., P, D]; got shape {list(prototypes.shape)}: "
@@ -463,6 +473,8 @@ def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normali
 def _check_targets(x: Tensor, target: object, prototypes: Tensor, ignore_index: int) -> None:
     if prototypes.dim() != 2:
         raise ValueError(f"prototypes must be [P, D], the same for all inputs; got shape {list(prototypes.shape)}.")
+    if not isinstance(ignore_index, int):
+        raise TypeError(f"ignore_index must be a whole number; got {ignore_index!r}.")
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         given = _short(target.dtype) if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
@@ -493,10 +505,12 @@ def _check_loss(bias: object, prototypes: Tensor, label_smoothing: float, z_loss
         if bias.shape != prototypes.shape[:1]:
             expected = f"[P] = {list(prototypes.shape[:1])}, a number for each prototype"
             raise ValueError(f"bias must be {expected}; got shape {list(bias.shape)}.")
+    check_scalar("label_smoothing", label_smoothing)
+    check_scalar("z_loss", z_loss)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be from 0 to 1; got {label_smoothing!r}.")
-    if not 0 <= z_loss < math.inf:
-        raise ValueError(f"z_loss must be a finite number of 0 or more; got {z_loss!r}.")
+    if z_loss < 0:
+        raise ValueError(f"z_loss must be 0 or more; got {z_loss!r}.")
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]

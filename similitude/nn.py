@@ -32,6 +32,8 @@ class FeatureBank(nn.Module):
         super().__init__()
         _check_sizes(num_features=num_features, dim=dim)
         self.init = F.check_choice("init", init, INITS)
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -47,6 +49,8 @@ class FeatureBank(nn.Module):
         return self.weight.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
+        F.check_vectors("x", x)
+        F.check_width("x", x, self.weight)
         return nn.functional.linear(x, self.weight)
 
     def extra_repr(self) -> str:
@@ -99,7 +103,7 @@ class TverskySimilarity(nn.Module):
         _check_sizes(dim=dim)
         _set_options(self, intersection, difference, level, model, normalize, init, backend)
         if features is not None:
-            device, dtype = device or features.weight.device, dtype or features.weight.dtype
+            device, dtype = _like(features.weight, device, dtype)
         self.dim = dim
         self.owns_features = features is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
@@ -176,7 +180,7 @@ class TverskyProjection(nn.Module):
         _check_prototypes(prototypes, num_prototypes, dim)
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
-            device, dtype = device or given.device, dtype or given.dtype
+            device, dtype = _like(given, device, dtype)
         self._kept: _Kept | None = None
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
@@ -214,7 +218,11 @@ class TverskyProjection(nn.Module):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _similarities(self, x: Tensor) -> Tensor:
-        """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it."""
+        """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it.
+
+        It is made anew when parameters or options change. Of changes through ``.data``, which leave no mark, it sees
+        those that touch one of some columns; ``eval()`` called again drops it.
+        """
         arguments = _arguments(self)
         sources = (self.prototypes, self.features.weight, self.alpha, self.theta)
         keeps = not self.training and not torch.is_grad_enabled() and F.agrees(x, self.prototypes)
@@ -222,9 +230,11 @@ class TverskyProjection(nn.Module):
             self._kept = None
             return F.tversky_projection(x, *sources[:2], **arguments)
         settings = (*(v for v in arguments.values() if not isinstance(v, Tensor)), *F.precision(x))
-        if self._kept is None or not self._kept.holds(sources, settings):
-            self._kept = _Kept(sources, settings, F.prepare(*sources[:2], **arguments))
-        return F.project_prepared(x, self._kept.side, **arguments)
+        # Other threads may put another in its place meanwhile.
+        kept = self._kept
+        if kept is None or not kept.holds(sources, settings):
+            kept = self._kept = _Kept(sources, settings, F.prepare(*sources[:2], **arguments))
+        return F.project_prepared(x, kept.side, **arguments)
 
     def train(self, mode: bool = True) -> TverskyProjection:
         self._kept = None
@@ -307,6 +317,11 @@ class _Kept:
         return x.detach()[..., :: max(1, x.shape[-1] // 8)]
 
 
+def _like(given: Tensor, device, dtype) -> tuple:
+    """The device and dtype asked for, or those of what was given."""
+    return given.device if device is None else device, given.dtype if dtype is None else dtype
+
+
 def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -362,7 +377,10 @@ def _register_constants(
 
     They have one element and one axis, since FSDP2 shards no parameter without axes.
     """
-    names = (CONSTANTS if learnable else ()) if isinstance(learnable, bool) else tuple(learnable)
+    if isinstance(learnable, bool):
+        names = CONSTANTS if learnable else ()
+    else:
+        names = (learnable,) if isinstance(learnable, str) else tuple(learnable)
     for name in names:
         F.check_choice("learnable", name, CONSTANTS)
     if module.model == "ratio":

@@ -370,7 +370,7 @@ MESSAGES = {
     "negative": (dict(target=torch.tensor([0, -1, 1])), "from 0 to 6.*got -1"),
     "reduction": (dict(reduction="avg"), "reduction must be one of mean, sum, none; got 'avg'"),
     "label_smoothing": (dict(label_smoothing=1.5), "label_smoothing must be from 0 to 1; got 1.5"),
-    "z_loss": (dict(z_loss=-1.0), "z_loss must be a finite number of 0 or more; got -1.0"),
+    "z_loss": (dict(z_loss=-1.0), "z_loss must be 0 or more; got -1.0"),
     "prototypes": (
         dict(prototypes=torch.randn(2, 7, 5)),
         r"prototypes must be \[P, D\], the same.*got shape \[2, 7, 5\]",

@@ -86,7 +86,7 @@ MESSAGES = {
     ),
     "no such prototype": (dict(), dict(prototype=3), "prototype must be from 0 to 2; got 3."),
     "too few names": (dict(), dict(feature_names=["a"]), "feature_names must have 5 names; got 1."),
-    "no rows": (dict(), dict(top=0), "top must be 1 or more; got 0."),
+    "no rows": (dict(), dict(top=0), "top must be a whole number of 1 or more; got 0."),
 }
 
 

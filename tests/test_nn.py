@@ -354,6 +354,16 @@ MESSAGES = {
         ValueError,
         "learnable must be one of alpha, beta, theta; got 'gamma'.",
     ),
+    "an integer bank": (
+        lambda: FeatureBank(4, 5, dtype=torch.int32),
+        TypeError,
+        "dtype must be a floating dtype; got int32.",
+    ),
+    "a wrong width for a bank": (
+        lambda: FeatureBank(4, 5)(torch.randn(2, 6)),
+        ValueError,
+        "x and features must have the same width D; got x [2, 6] and features [4, 5].",
+    ),
     "a wrong width at call": (
         lambda: TverskyProjection(4, 3, 5)(torch.randn(2, 6)),
         ValueError,

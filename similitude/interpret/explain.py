@@ -115,8 +115,10 @@ def explain(
     for name, names, size in (("feature_names", feature_names, K), ("prototype_names", prototype_names, P)):
         if names is not None and len(names) != size:
             raise ValueError(f"{name} must have {size} names; got {len(names)}.")
-    if top < 1:
-        raise ValueError(f"top must be 1 or more; got {top}.")
+    if not isinstance(top, int) or top < 1:
+        raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
+    if prototype is not None and not isinstance(prototype, int):
+        raise TypeError(f"prototype must be the index of one, a whole number; got {prototype!r}.")
     output = layer(x)
     chosen = int(output.argmax()) if prototype is None else prototype
     if not 0 <= chosen < P:

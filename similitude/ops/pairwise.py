@@ -57,6 +57,9 @@ def similarity(
     shared = common(pairs, intersection, level)
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":
+        if intersection in ("min", "max"):
+            # Pairs that share nothing may have steep slopes, which would drown others where gradients are added up.
+            shared = torch.where(shared > 0, shared, 0.0)
         return ratio(shared, a_only, b_only, alpha, beta)
     return contrast(shared, a_only, b_only, alpha, beta, theta)
 
