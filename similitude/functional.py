@@ -1,31 +1,36 @@
 """The door: Tversky similarity of pairs and of all pairs, and the measures that it is made of.
 
-Every check of what a caller passes is made here; ops/ trusts its inputs. Objects are ``[..., D]``, the bank ``[K, D]``.
+What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Objects are ``[..., D]``, the bank ``[K, D]``.
 """
 
-import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .checks import (
+    BACKENDS,
+    DIFFERENCES,
+    INTERSECTIONS,
+    MODELS,
+    check_choice,
+    check_loss,
+    check_options,
+    check_scalar,
+    check_targets,
+    check_vectors,
+    check_width,
+    short,
+)
+from .checks import LEVELS as LEVELS
 from .ops import cross_entropy, pairwise, reference
 from .ops.separable import Sides, prepared_product_ignorematch, without_autocast
 from .ops.separable import prepare as prepare_sides
 
 Scalar = Tensor | float
-
-INTERSECTIONS = ("product", "min", "max", "mean", "gmean", "softmin")
-DIFFERENCES = ("ignorematch", "subtractmatch")
-LEVELS = ("feature", "set")
-MODELS = ("contrast", "ratio")
-BACKENDS = ("auto", "reference", "torch", "triton")
-
-# The paper's spelling.
-SPELLINGS = {"substractmatch": "subtractmatch"}
 
 
 def tversky_similarity(
@@ -204,8 +209,8 @@ def tversky_cross_entropy(
     check_choice("backend", backend, BACKENDS)
     check_choice("reduction", reduction, cross_entropy.REDUCTIONS)
     with _exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
-        _check_targets(x, target, prototypes, ignore_index)
-        _check_loss(bias, prototypes, label_smoothing, z_loss)
+        check_targets(x, target, prototypes, ignore_index)
+        check_loss(bias, prototypes, label_smoothing, z_loss)
         # Only positive measures count, and the others are not kept.
         A, B = (measures.relu() for measures in _all_pairs_measures(*_aligned(*inputs), normalize=normalize))
         scalars = _scalars(A, alpha, beta, theta)
@@ -267,51 +272,6 @@ def distinctive(
         return _broadcast(A, B, law, fast).to(dtype)
 
 
-def check_options(intersection: str, difference: str, level: str, model: str) -> tuple[str, str, str, str]:
-    """The four options as ops/ spells them, or one error that names the choices and the nearest."""
-    return (
-        check_choice("intersection", intersection, INTERSECTIONS),
-        check_choice("difference", SPELLINGS.get(str(difference), difference), DIFFERENCES),
-        check_choice("level", level, LEVELS),
-        check_choice("model", model, MODELS),
-    )
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
-    if isinstance(value, str) and value in choices:
-        return value
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.{hint}")
-
-
-def check_scalar(name: str, value: object) -> None:
-    """One number: a float, or a tensor with one floating element."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or not value.is_floating_point():
-            given = f"a tensor of shape {list(value.shape)} and dtype {_short(value.dtype)}"
-            raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {given}.")
-    elif not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {value!r}.")
-    elif not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number; got {value!r}.")
-
-
-def check_vectors(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")
-    if not value.is_floating_point():
-        raise TypeError(
-            f"{name} must have a floating dtype; got {_short(value.dtype)}: convert it with {name}.float()."
-        )
-    if value.dim() == 0:
-        raise ValueError(f"{name} must have at least one axis, [..., D]; got a tensor with no axes.")
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _autocasts(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
@@ -353,7 +313,7 @@ def _exact(backend: str = "torch", **tensors: Tensor):
         dtype = torch.get_autocast_dtype(device)
         values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
     if any(v.dtype != values[0].dtype or v.device != first.device for v in values):
-        given = ", ".join(f"{name} is {_short(v.dtype)} on {v.device}" for name, v in zip(tensors, values, strict=True))
+        given = ", ".join(f"{name} is {short(v.dtype)} on {v.device}" for name, v in zip(tensors, values, strict=True))
         raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
     dtype = values[0].dtype
     if backend == "triton":
@@ -391,16 +351,6 @@ def _check_triton(values: list[Tensor]) -> None:
         raise RuntimeError("backend='triton' has no float64; use backend='torch'.")
     if values[1].dim() != 2:
         raise RuntimeError("backend='triton' takes no batched prototypes; use backend='torch'.")
-
-
-def check_width(name: str, objects: Tensor, features: Tensor) -> None:
-    if features.dim() != 2:
-        raise ValueError(f"features must be [K, D]; got shape {list(features.shape)}.")
-    if objects.shape[-1] != features.shape[-1]:
-        raise ValueError(
-            f"{name} and features must have the same width D; got {name} {list(objects.shape)} "
-            f"and features {list(features.shape)}."
-        )
 
 
 # Operations from which on aligned sides are worth a copy of them.
@@ -468,49 +418,6 @@ def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normali
             f"got x {list(x.shape)} and prototypes {list(prototypes.shape)}."
         ) from None
     return A.expand(*lead, *A.shape[-2:]), B.expand(*lead, *B.shape[-2:])
-
-
-def _check_targets(x: Tensor, target: object, prototypes: Tensor, ignore_index: int) -> None:
-    if prototypes.dim() != 2:
-        raise ValueError(f"prototypes must be [P, D], the same for all inputs; got shape {list(prototypes.shape)}.")
-    if not isinstance(ignore_index, int):
-        raise TypeError(f"ignore_index must be a whole number; got {ignore_index!r}.")
-    if not isinstance(target, Tensor) or target.dtype != torch.int64:
-        given = _short(target.dtype) if isinstance(target, Tensor) else type(target).__name__
-        raise TypeError(
-            f"target must be an int64 tensor, the index of each right prototype; got {given}: "
-            "convert indices with target.long(), probabilities with target.argmax(-1)."
-        )
-    if target.shape != x.shape[:-1]:
-        raise ValueError(
-            f"target must have the shape of x without its last axis, {list(x.shape[:-1])}; "
-            f"got target {list(target.shape)} and x {list(x.shape)}."
-        )
-    if target.device != x.device:
-        raise ValueError(f"target must be on the device of x, {x.device}; got {target.device}.")
-    # On a GPU the look would wait for all that is queued.
-    if target.device.type == "cpu" and cross_entropy.eager(target):
-        wrong = target[((target < 0) | (target >= len(prototypes))) & (target != ignore_index)]
-        if len(wrong):
-            raise ValueError(
-                f"target must be from 0 to {len(prototypes) - 1}, one of {len(prototypes)} prototypes, "
-                f"or ignore_index={ignore_index}; got {wrong[0].item()}."
-            )
-
-
-def _check_loss(bias: object, prototypes: Tensor, label_smoothing: float, z_loss: float) -> None:
-    if bias is not None:
-        check_vectors("bias", bias)
-        assert isinstance(bias, Tensor)
-        if bias.shape != prototypes.shape[:1]:
-            expected = f"[P] = {list(prototypes.shape[:1])}, a number for each prototype"
-            raise ValueError(f"bias must be {expected}; got shape {list(bias.shape)}.")
-    check_scalar("label_smoothing", label_smoothing)
-    check_scalar("z_loss", z_loss)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be from 0 to 1; got {label_smoothing!r}.")
-    if z_loss < 0:
-        raise ValueError(f"z_loss must be 0 or more; got {z_loss!r}.")
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from . import checks
 from . import functional as F
 from .initialize import INITS, fill_
 
@@ -31,7 +32,7 @@ class FeatureBank(nn.Module):
     def __init__(self, num_features: int, dim: int, *, init: str = "unit", device=None, dtype=None):
         super().__init__()
         _check_sizes(num_features=num_features, dim=dim)
-        self.init = F.check_choice("init", init, INITS)
+        self.init = checks.check_choice("init", init, INITS)
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
@@ -49,8 +50,8 @@ class FeatureBank(nn.Module):
         return self.weight.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        F.check_vectors("x", x)
-        F.check_width("x", x, self.weight)
+        checks.check_vectors("x", x)
+        checks.check_width("x", x, self.weight)
         return nn.functional.linear(x, self.weight)
 
     def extra_repr(self) -> str:
@@ -334,7 +335,7 @@ def _check_prototypes(prototypes: object, P: int, D: int) -> None:
     if not isinstance(prototypes, nn.Parameter):
         hint = ": pass its .weight" if isinstance(prototypes, nn.Module) else ""
         raise TypeError(f"prototypes must be an nn.Parameter to tie to; got {type(prototypes).__name__}{hint}.")
-    F.check_vectors("prototypes", prototypes)
+    checks.check_vectors("prototypes", prototypes)
     if list(prototypes.shape) != [P, D]:
         raise ValueError(
             f"tied prototypes must be [num_prototypes, dim] = {[P, D]}; got shape {list(prototypes.shape)}."
@@ -363,11 +364,11 @@ def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
 
 
 def _set_options(module, intersection, difference, level, model, normalize, init, backend) -> None:
-    options = F.check_options(intersection, difference, level, model)
+    options = checks.check_options(intersection, difference, level, model)
     module.intersection, module.difference, module.level, module.model = options
     module.normalize = normalize
-    module.init = F.check_choice("init", init, INITS)
-    module.backend = F.check_choice("backend", backend, F.BACKENDS)
+    module.init = checks.check_choice("init", init, INITS)
+    module.backend = checks.check_choice("backend", backend, checks.BACKENDS)
 
 
 def _register_constants(
@@ -382,13 +383,13 @@ def _register_constants(
     else:
         names = (learnable,) if isinstance(learnable, str) else tuple(learnable)
     for name in names:
-        F.check_choice("learnable", name, CONSTANTS)
+        checks.check_choice("learnable", name, CONSTANTS)
     if module.model == "ratio":
         # The ratio model has no θ: it would never get a gradient.
         names = tuple(name for name in names if name != "theta")
     module.starting_constants = dict(zip(CONSTANTS, values, strict=True))
     for name, value in module.starting_constants.items():
-        F.check_scalar(name, value)
+        checks.check_scalar(name, value)
         tensor = torch.full((1,), float(value), device=device, dtype=dtype)
         if name in names:
             module.register_parameter(name, nn.Parameter(tensor))

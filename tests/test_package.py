@@ -12,7 +12,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "similitude"
 
 # A file may import, at its top, from these and from what stands before it in its own row.
-LAYERS = ["ops", "functional", "initialize", "nn", "convert", "models", "interpret", "estimator", "experiments", "cli"]
+LAYERS = [
+    "ops",
+    "checks",
+    "functional",
+    "initialize",
+    "nn",
+    "convert",
+    "models",
+    "interpret",
+    "estimator",
+    "experiments",
+    "cli",
+]
 HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx"]
 
 

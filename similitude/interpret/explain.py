@@ -9,7 +9,7 @@ from html import escape
 import torch
 from torch import Tensor, nn
 
-from ..functional import check_vectors
+from ..checks import check_vectors
 from ..nn import TverskyProjection
 from ..ops import reference
 
