@@ -1,6 +1,6 @@
 """The door: Tversky similarity of pairs and of all pairs, and the measures that it is made of.
 
-What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Objects are ``[..., D]``, the bank ``[K, D]``.
+What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Objects are ``[..., D]``, banks ``[K, D]``.
 """
 
 import math
