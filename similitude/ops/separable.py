@@ -129,18 +129,23 @@ def prepared_product_ignorematch(a: Tensor, sides: Sides, beta: Scalar) -> Tenso
 
 def _missing(a: Tensor, b: Tensor) -> Tensor:
     """−f(B−A), the derivative of S by β, ``[..., N, P]``."""
-    return (a.sign() - 1) @ b.mT
+    return a.sign().sub_(1) @ b.mT
 
 
 def _side(a: Tensor, gain: Scalar, weight: Scalar) -> Tensor:
     """gain·a⁺ − weight·1[a≤0], the factor that a side brings to a product."""
-    return gain * a + weight * (a.sign() - 1)
+    return _plus(gain * a, weight, a.sign().sub_(1))
+
+
+def _plus(x: Tensor, factor: Scalar, y: Tensor) -> Tensor:
+    """x + factor·y in one pass."""
+    return torch.addcmul(x, y, factor) if isinstance(factor, Tensor) else torch.add(x, y, alpha=factor)
 
 
 def _forward(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Tensor, Tensor]:
     """S and −f(B−A)."""
     missing = _missing(a, b)
-    return a @ _side(b, theta, alpha).mT + beta * missing, missing
+    return _plus(a @ _side(b, theta, alpha).mT, beta, missing), missing
 
 
 class ProductIgnorematch(torch.autograd.Function):
