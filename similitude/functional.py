@@ -5,7 +5,6 @@ What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Obje
 
 import math
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -21,14 +20,13 @@ from .checks import (
     check_options,
     check_scalar,
     check_targets,
-    check_vectors,
     check_width,
-    short,
 )
 from .checks import LEVELS as LEVELS
 from .ops import cross_entropy, pairwise, reference
-from .ops.separable import Sides, prepared_product_ignorematch, without_autocast
+from .ops.separable import Sides, prepared_product_ignorematch
 from .ops.separable import prepare as prepare_sides
+from .precision import aligned, aligned_size, autocasts, exact, fits_whole, wide
 
 Scalar = Tensor | float
 
@@ -63,7 +61,7 @@ def tversky_similarity(
     check_choice("backend", backend, BACKENDS)
     if backend == "triton":
         raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
-    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+    with exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
         scalars = _scalars(A, alpha, beta, theta)
         law = lambda A, B: reference.similarity(A, B, *scalars, *options)  # noqa: E731
@@ -95,13 +93,17 @@ def tversky_projection(
     """
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
-    with _exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
-        A, B = _all_pairs_measures(*_aligned(*inputs), normalize=normalize)
-        scalars = _scalars(A, alpha, beta, theta)
-        if backend == "reference":
-            out = reference.pairwise(A, B, *scalars, *options)
+    whole = fused(options) and not normalize and backend in ("auto", "triton") and fits_whole(x, prototypes, features)
+    with exact(x=x, prototypes=prototypes, features=features, backend=backend, rounded=not whole) as (inputs, dtype):
+        if whole:
+            out = _whole(inputs, (alpha, beta, theta), dtype)
         else:
-            out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
+            A, B = _all_pairs_measures(*aligned(*inputs), normalize=normalize)
+            scalars = _scalars(A, alpha, beta, theta)
+            if backend == "reference":
+                out = reference.pairwise(A, B, *scalars, *options)
+            else:
+                out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
         out = out[..., : prototypes.shape[-2]].to(dtype)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
 
@@ -131,12 +133,12 @@ def prepare(
 ) -> Prepared:
     """What tversky_projection makes of prototypes ``[P, D]`` and features, to be used again by project_prepared."""
     options = check_options(intersection, difference, level, model)
-    with _exact(prototypes=prototypes, features=features, backend=backend) as ((prototypes, features), _):
+    with exact(prototypes=prototypes, features=features, backend=backend) as ((prototypes, features), _):
         P = prototypes.shape[0]
-        _, prototypes, features = _aligned(prototypes, prototypes, features)
+        _, prototypes, features = aligned(prototypes, prototypes, features)
         B = _measures(prototypes, features, normalize)
         sides = None
-        if (options[0], options[1], options[3]) == ("product", "ignorematch", "contrast") and B.dtype == _wide(B.dtype):
+        if fused(options) and B.dtype == wide(B.dtype):
             sides = prepare_sides(B, *_scalars(B, alpha, beta, theta)[::2])
     return Prepared(B, sides, features, P)
 
@@ -158,7 +160,7 @@ def project_prepared(
     """``tversky_projection`` on prototypes that were prepared with the same arguments: ``[..., D]`` -> ``[..., P]``."""
     options = check_options(intersection, difference, level, model)
     B, sides, features, P = prepared
-    with _exact(x=x, backend=backend) as ((wide,), dtype):
+    with exact(x=x, backend=backend) as ((wide,), dtype):
         check_width("x", wide, features)
         A = _measures(wide, features, normalize)
         A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
@@ -208,11 +210,11 @@ def tversky_cross_entropy(
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
     check_choice("reduction", reduction, cross_entropy.REDUCTIONS)
-    with _exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
+    with exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
         check_targets(x, target, prototypes, ignore_index)
         check_loss(bias, prototypes, label_smoothing, z_loss)
         # Only positive measures count, and the others are not kept.
-        A, B = (measures.relu() for measures in _all_pairs_measures(*_aligned(*inputs), normalize=normalize))
+        A, B = (measures.relu() for measures in _all_pairs_measures(*aligned(*inputs), normalize=normalize))
         scalars = _scalars(A, alpha, beta, theta)
         how = cross_entropy.Loss(float(label_smoothing), float(z_loss), kernels=backend != "torch")
         rest = (bias, target.flatten(), ignore_index, reduction, how)
@@ -221,7 +223,7 @@ def tversky_cross_entropy(
         else:
             out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest, P=prototypes.shape[0])
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
-    out = out.to(_wide(dtype) if _autocasts(x) else dtype)
+    out = out.to(wide(dtype) if autocasts(x) else dtype)
     return out.reshape(target.shape) if reduction == "none" else out
 
 
@@ -230,7 +232,7 @@ def salience(objects: Tensor, features: Tensor) -> Tensor:
 
     Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
     """
-    with _exact(objects=objects, features=features) as ((objects, features), dtype):
+    with exact(objects=objects, features=features) as ((objects, features), dtype):
         check_width("objects", objects, features)
         return reference.salience(objects @ features.mT).to(dtype)
 
@@ -245,7 +247,7 @@ def common(
 ) -> Tensor:
     """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast."""
     intersection, _, level, _ = check_options(intersection, DIFFERENCES[0], level, MODELS[0])
-    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+    with exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
         law = lambda A, B: reference.common(A, B, intersection, level)  # noqa: E731
         fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), intersection, level)  # noqa: E731
@@ -265,63 +267,11 @@ def distinctive(
     f(B−A) is ``distinctive(b, a, features)``.
     """
     _, difference, level, _ = check_options(INTERSECTIONS[0], difference, level, MODELS[0])
-    with _exact(a=a, b=b, features=features) as (inputs, dtype):
+    with exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
         law = lambda A, B: reference.distinctive(A, B, difference, level)  # noqa: E731
         fast = lambda A, B: pairwise.distinctive(pairwise.Pairs(A, B), difference, level)[0]  # noqa: E731
         return _broadcast(A, B, law, fast).to(dtype)
-
-
-def _autocasts(x: Tensor) -> bool:
-    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
-
-
-def agrees(x: object, prototypes: Tensor) -> bool:
-    """Whether the two can be compared as they are, outside of any transform; if not, tversky_projection says why."""
-    if not isinstance(x, Tensor) or not cross_entropy.eager(x) or prototypes.is_meta:
-        return False
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    # Autocast leaves float64 alone.
-    alike = (
-        (x.dtype == torch.float64) == (prototypes.dtype == torch.float64)
-        if _autocasts(x)
-        else x.dtype == prototypes.dtype
-    )
-    return x.device == prototypes.device and alike
-
-
-def precision(x: Tensor) -> tuple:
-    """Where and in which dtype a similarity with ``x`` is computed."""
-    device = x.device.type
-    return device, torch.get_autocast_dtype(device) if _autocasts(x) else None
-
-
-@contextmanager
-def _exact(backend: str = "torch", **tensors: Tensor):
-    """The tensors checked, autocast off, and the dtype that the answer has.
-
-    Under autocast tensors are first rounded to its dtype, as F.linear's would be. Halves are widened to 32 bits, except
-    for GPU kernels, which take them as they are and add up in 32 bits.
-    """
-    for name, tensor in tensors.items():
-        check_vectors(name, tensor)
-    first = next(iter(tensors.values()))
-    device = first.device.type
-    values = list(tensors.values())
-    if _autocasts(first):
-        dtype = torch.get_autocast_dtype(device)
-        values = [v if v.dtype == torch.float64 else v.to(dtype) for v in values]
-    if any(v.dtype != values[0].dtype or v.device != first.device for v in values):
-        given = ", ".join(f"{name} is {short(v.dtype)} on {v.device}" for name, v in zip(tensors, values, strict=True))
-        raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
-    dtype = values[0].dtype
-    if backend == "triton":
-        _check_triton(values)
-    halves = backend in ("auto", "triton") and pairwise.has_kernels(values[0]) and all(v.dim() == 2 for v in values[1:])
-    wide = dtype if halves else _wide(dtype)
-    with without_autocast(device):
-        yield [v.to(wide) for v in values], dtype
 
 
 def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Scalar, Scalar, Scalar]:
@@ -331,46 +281,9 @@ def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[
     return _scalar(like, alpha), _scalar(like, beta), _scalar(like, theta)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _scalar(like: Tensor, value: Scalar) -> Scalar:
-    dtype = _wide(like.dtype)
+    dtype = wide(like.dtype)
     return value.reshape(()).to(device=like.device, dtype=dtype) if isinstance(value, Tensor) else float(value)
-
-
-def _check_triton(values: list[Tensor]) -> None:
-    """The backend named by hand runs, or says why it cannot."""
-    first = values[0]
-    if not pairwise.HAS_TRITON:
-        raise RuntimeError("backend='triton' needs the package triton, which does not import here; use backend='auto'.")
-    if not first.is_cuda:
-        raise RuntimeError(f"backend='triton' needs tensors on a CUDA device; got {first.device}; use backend='auto'.")
-    if first.dtype == torch.float64:
-        raise RuntimeError("backend='triton' has no float64; use backend='torch'.")
-    if values[1].dim() != 2:
-        raise RuntimeError("backend='triton' takes no batched prototypes; use backend='torch'.")
-
-
-# Operations from which on aligned sides are worth a copy of them.
-WORTH_ALIGNING = 2**30
-
-
-def _aligned(x: Tensor, prototypes: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Halves with P and K of multiples of 8, or 64 where that is little: tensor cores are slow beside them.
-
-    A feature of zeros is nobody's, and prototypes of zeros are cut off the answer.
-    """
-    if not x.is_cuda or x.dtype not in pairwise.HALVES:
-        return x, prototypes, features
-    P, K = prototypes.shape[0], features.shape[0]
-    if math.prod(x.shape[:-1]) * P * K < WORTH_ALIGNING:
-        return x, prototypes, features
-    pad = torch.nn.functional.pad
-    more_p, more_k = -P % (64 if P >= 4096 else 8), -K % 8
-    prototypes = pad(prototypes, (0, 0, 0, more_p)) if more_p else prototypes
-    return x, prototypes, pad(features, (0, 0, 0, more_k)) if more_k else features
 
 
 def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
@@ -378,6 +291,24 @@ def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
     if normalize:
         objects = torch.nn.functional.normalize(objects, dim=-1)
     return objects @ features.mT
+
+
+def fused(options: tuple[str, ...]) -> bool:
+    """Whether the options are the usual ones, for which there are functions with fewer products."""
+    return (options[0], options[1], options[3]) == ("product", "ignorematch", "contrast")
+
+
+def _whole(inputs: list[Tensor], scalars: tuple[Scalar, Scalar, Scalar], dtype: torch.dtype) -> Tensor:
+    """S of all pairs by the kernels that make measures as well, ``[N, P]`` and more columns where that is faster."""
+    from .ops import separable_triton
+
+    x, prototypes, features = inputs
+    check_width("x", x, features)
+    check_width("prototypes", prototypes, features)
+    flat = x.reshape(-1, x.shape[-1])
+    alpha, beta, theta = pairwise.tensors(_scalars(x, *scalars), x)
+    size = aligned_size(flat.shape[0], prototypes.shape[0], features.shape[0])
+    return separable_triton.projection(flat, prototypes, features, alpha, beta, theta, dtype, size)
 
 
 def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:

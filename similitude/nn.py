@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from . import checks
+from . import checks, precision
 from . import functional as F
 from .initialize import INITS, fill_
 
@@ -226,11 +226,11 @@ class TverskyProjection(nn.Module):
         """
         arguments = _arguments(self)
         sources = (self.prototypes, self.features.weight, self.alpha, self.theta)
-        keeps = not self.training and not torch.is_grad_enabled() and F.agrees(x, self.prototypes)
+        keeps = not self.training and not torch.is_grad_enabled() and precision.agrees(x, self.prototypes)
         if not keeps or any(s.is_inference() for s in sources):
             self._kept = None
             return F.tversky_projection(x, *sources[:2], **arguments)
-        settings = (*(v for v in arguments.values() if not isinstance(v, Tensor)), *F.precision(x))
+        settings = (*(v for v in arguments.values() if not isinstance(v, Tensor)), *precision.settings(x))
         # Other threads may put another in its place meanwhile.
         kept = self._kept
         if kept is None or not kept.holds(sources, settings):

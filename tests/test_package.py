@@ -15,6 +15,7 @@ PACKAGE = ROOT / "similitude"
 LAYERS = [
     "ops",
     "checks",
+    "precision",
     "functional",
     "initialize",
     "nn",

@@ -56,6 +56,48 @@ def test_gradients_of_constants_need_no_constant_to_be_large(scalars, dtype):
         assert o.item() == pytest.approx(e.item(), rel=2e-2, abs=0.5)
 
 
+def vectors(dtype, N=9, P=10, K=12, D=16):
+    g = torch.Generator().manual_seed(0)
+    x, prototypes, features, grad = (
+        torch.randn(shape, generator=g).to(DEVICE) for shape in ((N, D), (P, D), (K, D), (N, P))
+    )
+    scalars = [torch.tensor(s, device=DEVICE) for s in (0.3, 0.7, 1.2)]
+    return [x.to(dtype), prototypes.to(dtype), features.to(dtype), *scalars], grad
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("more", [(0, 0), (6, 4)], ids=str)
+@pytest.mark.parametrize("wide", [True, False])
+def test_projection_is_the_measures_and_then_all_pairs(half, more, wide):
+    inputs, grad = vectors(torch.float32 if wide else half)
+    P, K = (size.shape[0] for size in inputs[1:3])
+
+    def apart(x, prototypes, features, *scalars):
+        x, prototypes, features = (t.to(half) for t in (x, prototypes, features))
+        return kernels.product_ignorematch(x @ features.mT, prototypes @ features.mT, *scalars)
+
+    def whole(*t):
+        return kernels.projection(*t, half, (P + more[0], K + more[1]))[:, :P]
+
+    expected = run(apart, inputs[0], inputs[1], inputs[2:], grad)
+    ours = run(whole, inputs[0], inputs[1], inputs[2:], grad)
+    assert [o.dtype for o in ours] == [half] + [i.dtype for i in inputs]
+    for e, o in zip(expected, ours):
+        # Measures of another product may be rounded otherwise, and the features' gradient is rounded once, not three times.
+        assert (o.double() - e.double()).abs().max() <= 3 * torch.finfo(half).eps * e.abs().max()
+
+
+@pytest.mark.parametrize("learning", [(0,), (1,), (2,), (0, 3), (4,)], ids=str)
+def test_projection_makes_the_gradients_that_are_asked_for(learning):
+    inputs, grad = vectors(torch.float32)
+    every = [i.detach().requires_grad_() for i in inputs]
+    some = [i.detach().requires_grad_(position in learning) for position, i in enumerate(inputs)]
+    for t in (every, some):
+        kernels.projection(*t, torch.bfloat16, (10, 12)).backward(grad.bfloat16())
+    for position, (e, s) in enumerate(zip(every, some)):
+        assert torch.equal(s.grad, e.grad) if position in learning else s.grad is None
+
+
 def test_strides_do_not_matter():
     a, b, scalars, grad = make(9, 10, 16, torch.float16)
     plain = run(kernels.product_ignorematch, a, b, scalars, grad)

@@ -4,6 +4,7 @@ Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. Ha
 kernels for them, and the answer is then a half, or in float32.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +19,11 @@ HAS_TRITON = find_spec("triton") is not None
 
 def has_kernels(x: Tensor) -> bool:
     return x.is_cuda and x.dtype != torch.float64 and HAS_TRITON
+
+
+def tensors(scalars: Sequence[Scalar], like: Tensor) -> list[Tensor]:
+    """The scalars as kernels take them."""
+    return [s if isinstance(s, Tensor) else like.new_full((), s, dtype=torch.float32) for s in scalars]
 
 
 def similarity(
@@ -42,7 +48,7 @@ def similarity(
         # The root's slope at small measures is too steep for halves.
         a, b = a.float(), b.float()
     if a.dtype in HALVES:
-        scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=torch.float32) for s in (alpha, beta, theta)]
+        scalars = tensors((alpha, beta, theta), a)
         if fused:
             from . import separable_triton
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .separable import refuse_second_derivatives, without_autocast
-from .separable_triton import _product32, block, ceil
+from .separable_triton import _product, block, ceil
 
 INTERSECTIONS = ("product", "mean", "min", "max", "gmean", "softmin")
 ROWS, COLUMNS = 16, 512
@@ -39,8 +39,8 @@ class Pooled(torch.autograd.Function):
         positive_a, has_a, positive_b, has_b = (torch.empty_like(t) for t in (a, a, b, b))
         sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
         _sets[(N + P,)](a, b, positive_a, has_a, positive_b, has_b, sums, N, K, BLOCK=block(K), num_warps=4)
-        u, v = _product32(positive_a, has_b.mT), _product32(has_a, positive_b.mT)  # [N, P]
-        w = _product32(positive_a, positive_b.mT) if intersection == "product" else None
+        u, v = _product(positive_a, has_b.mT, torch.float32), _product(has_a, positive_b.mT, torch.float32)  # [N, P]
+        w = _product(positive_a, positive_b.mT, torch.float32) if intersection == "product" else None
         ctx.kernel = dict(PSI=INTERSECTIONS.index(intersection), SUBTRACT=difference == "subtractmatch")
         ctx.kernel |= dict(RATIO=model == "ratio", ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8)
         out = torch.empty(N, P, dtype=a.dtype, device=a.device)

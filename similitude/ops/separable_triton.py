@@ -28,48 +28,109 @@ def product_ignorematch(a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta
     return ProductIgnorematch.apply(a, b, alpha, beta, theta)  # pyright: ignore
 
 
+def projection(
+    x: Tensor, prototypes: Tensor, features: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, dtype, size: tuple
+) -> Tensor:
+    """S of all pairs from vectors, in ``dtype``: ``[N, D]``, ``[P, D]``, ``[K, D]`` -> ``[N, P']``.
+
+    Measures and their gradients are made in here too, with both sides in one product, since at small sizes it is
+    launches that cost. ``size`` is (P', K'), P and K or more: prototypes and features of zeros are put at the ends.
+
+    Equivalent to: ``product_ignorematch(x @ features.mT, prototypes @ features.mT, ...)``, all in ``dtype``.
+    """
+    return Projection.apply(x, prototypes, features, alpha, beta, theta, dtype, size)  # pyright: ignore
+
+
 class ProductIgnorematch(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, alpha, beta, theta):
         a, b = a.contiguous(), b.contiguous()
-        (N, K), P = a.shape, b.shape[0]
-        positive_a, has_a, positive_b, side_b = (torch.empty_like(t) for t in (a, a, b, b))
-        sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
-        _split[(N + P,)](
-            a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K, BLOCK=block(K), num_warps=4
-        )
-        missing = has_a @ positive_b.mT  # [N, P], I'B⁺ᵀ
-        shared = _product32(positive_a, side_b.mT)  # [N, P], A⁺(θB⁺ + αJ')ᵀ
-        out = torch.empty_like(missing)
-        _combine[(N, ceil(P, 4096))](shared, missing, out, sums, alpha, beta, N, P, BLOCK=block(P), num_warps=8)
-        learning = any(ctx.needs_input_grad[2:])
-        ctx.save_for_backward(positive_a, positive_b, side_b, sums, missing if learning else None, alpha, beta, theta)
+        out, *kept = _forward(a, b, torch.empty_like(a), torch.empty_like(b), alpha, beta, theta)
+        _keep(ctx, kept, alpha, beta, theta, any(ctx.needs_input_grad[2:]))
         return out
 
     @staticmethod
     def backward(ctx, grad):
         refuse_second_derivatives()
-        a, b, side_b, sums, missing, alpha, beta, theta = ctx.saved_tensors
-        (N, K), P = a.shape, b.shape[0]
-        grad, side_a, new = grad.contiguous(), torch.empty_like(a), sums.new_empty
-        across, down, sides = ceil(P, COLUMNS), ceil(N, ROWS), ceil(N * K, SIDE)
-        rows, columns, inner = new(across, N), new(down, P), new(down * across)
-        _prepare[(down * across + sides,)](
-            grad, grad if missing is None else missing, a, side_a, rows, columns, inner, beta, theta, N, P, N * K,
-            across, down, WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, SIDE=SIDE, num_warps=8,
-        )  # fmt: skip
-        with without_autocast(a.device.type):
-            to_a, to_b = grad @ side_b, grad.mT @ side_a
-        # Of each row of A and then of B: its share of ⟨x⁺, dx⟩, and of ⟨sums of grad, sal⟩.
-        by, removed = new(N + P), new(N + P)
-        _mask[(N + P,)](
-            to_a, to_b, a, b, rows, columns, sums, by, removed, alpha, beta, N, P, K, across, down,
-            BLOCK=block(K), num_warps=4,
-        )  # fmt: skip
-        if missing is None:
-            return to_a, to_b, None, None, None
-        to_scalars = _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta)
-        return to_a, to_b, *(s if n else None for s, n in zip(to_scalars, ctx.needs_input_grad[2:], strict=True))
+        a, b = ctx.saved_tensors[:2]
+        to_a, to_b = torch.empty_like(a), torch.empty_like(b)
+        return to_a, to_b, *_backward(grad, to_a, to_b, *ctx.saved_tensors, ctx.needs_input_grad[2:])
+
+
+class Projection(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, prototypes, features, alpha, beta, theta, dtype, size):
+        (N, D), P, K = x.shape, prototypes.shape[0], features.shape[0]
+        objects, bank = x.new_empty(N + size[0], D, dtype=dtype), x.new_empty(size[1], D, dtype=dtype)
+        sources = (x.contiguous(), prototypes.contiguous(), features.contiguous())
+        _gather[(N + sum(size),)](*sources, objects, bank, N, P, K, *size, D, BLOCK=block(D), num_warps=4)
+        measures = objects @ bank.mT  # [N + P', K']
+        a, b = measures[:N], measures[N:]
+        # The measures are nobody else's, and what is positive of them is put in their place.
+        out, *kept = _forward(a, b, a, b, alpha, beta, theta)
+        _keep(ctx, kept, alpha, beta, theta, any(ctx.needs_input_grad[3:6]), objects, bank)
+        ctx.shape = (N, P, K)
+        ctx.dtypes = (x.dtype, prototypes.dtype, features.dtype)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        refuse_second_derivatives()
+        *kept, objects, bank = ctx.saved_tensors
+        (N, P, K), dtypes = ctx.shape, ctx.dtypes
+        to_measures = bank.new_empty(objects.shape[0], bank.shape[0])
+        to_a, to_b = to_measures[:N], to_measures[N:]
+        to_scalars = _backward(grad, to_a, to_b, *kept, ctx.needs_input_grad[3:6])
+        needed = ctx.needs_input_grad
+        with without_autocast(grad.device.type):
+            # Not in one product: gradients that are views of one tensor would keep all of it alive.
+            to_x = _product(to_a, bank, dtypes[0]) if needed[0] else None
+            to_prototypes = _product(to_b, bank, dtypes[1])[:P] if needed[1] else None
+            to_features = _product(to_measures.mT, objects, dtypes[2])[:K] if needed[2] else None
+        return to_x, to_prototypes, to_features, *to_scalars, None, None
+
+
+def _forward(a, b, positive_a, positive_b, alpha, beta, theta) -> tuple[Tensor, ...]:
+    """S, and then A⁺, B⁺ (put where the caller says), θB⁺ + αJ', saliences and I'B⁺ᵀ."""
+    (N, K), P = a.shape, b.shape[0]
+    has_a, side_b = torch.empty_like(a), torch.empty_like(b)
+    sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
+    _split[(N + P,)](a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K, BLOCK=block(K), num_warps=4)
+    missing = has_a @ positive_b.mT  # [N, P], I'B⁺ᵀ
+    shared = _product(positive_a, side_b.mT, torch.float32)  # [N, P], A⁺(θB⁺ + αJ')ᵀ
+    out = torch.empty_like(missing)
+    _combine[(N, ceil(P, 4096))](shared, missing, out, sums, alpha, beta, N, P, BLOCK=block(P), num_warps=8)
+    return out, positive_a, positive_b, side_b, sums, missing
+
+
+def _keep(ctx, kept, alpha, beta, theta, learning: bool, *more: Tensor) -> None:
+    *kept, missing = kept
+    ctx.save_for_backward(*kept, missing if learning else None, alpha, beta, theta, *more)
+
+
+def _backward(grad, to_a, to_b, a, b, side_b, sums, missing, alpha, beta, theta, needed) -> tuple[Tensor | None, ...]:
+    """Gradients of α, β, θ; those of the measures are put into ``to_a`` and ``to_b``."""
+    (N, K), P = a.shape, b.shape[0]
+    grad, side_a, new = grad.contiguous(), torch.empty_like(a), sums.new_empty
+    across, down, sides = ceil(P, COLUMNS), ceil(N, ROWS), ceil(N * K, SIDE)
+    rows, columns, inner = new(across, N), new(down, P), new(down * across)
+    _prepare[(down * across + sides,)](
+        grad, grad if missing is None else missing, a, side_a, rows, columns, inner, beta, theta, N, P, N * K,
+        across, down, WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, SIDE=SIDE, num_warps=8,
+    )  # fmt: skip
+    with without_autocast(a.device.type):
+        torch.mm(grad, side_b, out=to_a)
+        torch.mm(grad.mT, side_a, out=to_b)
+    # Of each row of A and then of B: its share of ⟨x⁺, dx⟩, and of ⟨sums of grad, sal⟩.
+    by, removed = new(N + P), new(N + P)
+    _mask[(N + P,)](
+        to_a, to_b, a, b, rows, columns, sums, by, removed, alpha, beta, N, P, K, across, down,
+        BLOCK=block(K), num_warps=4,
+    )  # fmt: skip
+    if missing is None:
+        return None, None, None
+    to_scalars = _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta)
+    return tuple(s if n else None for s, n in zip(to_scalars, needed, strict=True))
 
 
 def _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta) -> tuple[Tensor, ...]:
@@ -118,11 +179,35 @@ def block(size: int) -> int:
     return min(4096, 1 << max(0, size - 1).bit_length())
 
 
-def _product32(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of halves, kept in float32."""
-    if a.dtype == torch.float32:
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """``a @ b`` of halves, in their dtype or kept in float32."""
+    if a.dtype == dtype:
         return a @ b
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+    if a.is_cuda and dtype == torch.float32:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return (a.float() @ b.float()).to(dtype)
+
+
+@triton.jit
+def _gather(x, prototypes, features, objects, bank, N, P, K, Q, L, D, BLOCK: tl.constexpr):
+    """A row of x, prototypes or features, rounded: N + Q rows of objects and L of the bank, zeros at the ends."""
+    row = tl.program_id(0).to(tl.int64)
+    if row < N:
+        _copy_row(x + row * D, objects + row * D, D, D, BLOCK)
+    elif row < N + Q:
+        p = row - N
+        _copy_row(prototypes + p * D, objects + row * D, tl.where(p < P, D, 0), D, BLOCK)
+    else:
+        k = row - N - Q
+        _copy_row(features + k * D, bank + k * D, tl.where(k < K, D, 0), D, BLOCK)
+
+
+@triton.jit
+def _copy_row(source, target, size, D, BLOCK: tl.constexpr):
+    for start in range(0, D, BLOCK):
+        d = start + tl.arange(0, BLOCK)
+        value = tl.load(source + d, mask=d < size, other=0.0)
+        tl.store(target + d, value.to(target.dtype.element_ty), mask=d < D)
 
 
 @triton.jit
