@@ -83,7 +83,7 @@ def test_projection_is_the_measures_and_then_all_pairs(half, more, wide):
     ours = run(whole, inputs[0], inputs[1], inputs[2:], grad)
     assert [o.dtype for o in ours] == [half] + [i.dtype for i in inputs]
     for e, o in zip(expected, ours):
-        # Measures of another product may be rounded otherwise, and the features' gradient is rounded once, not three times.
+        # Another product may round measures otherwise, and the features' gradient is rounded once, not three times.
         assert (o.double() - e.double()).abs().max() <= 3 * torch.finfo(half).eps * e.abs().max()
 
 

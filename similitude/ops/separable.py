@@ -16,7 +16,9 @@ from .reference import Scalar
 
 def without_autocast(device: str):
     """Context in which products are taken in the dtype of their factors."""
-    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
+    if device == "meta" or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(device)):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def refuse_second_derivatives() -> None:

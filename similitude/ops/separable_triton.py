@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import launch
 from .separable import least_quotient, refuse_second_derivatives, without_autocast
 
 
@@ -63,7 +64,7 @@ class Projection(torch.autograd.Function):
         (N, D), P, K = x.shape, prototypes.shape[0], features.shape[0]
         objects, bank = x.new_empty(N + size[0], D, dtype=dtype), x.new_empty(size[1], D, dtype=dtype)
         sources = (x.contiguous(), prototypes.contiguous(), features.contiguous())
-        _gather[(N + sum(size),)](*sources, objects, bank, N, P, K, *size, D, BLOCK=block(D), num_warps=4)
+        launch(_gather, (N + sum(size),), (*sources, objects, bank, N, P, K, *size, D), 4, BLOCK=block(D))
         measures = objects @ bank.mT  # [N + P', K']
         a, b = measures[:N], measures[N:]
         # The measures are nobody else's, and what is positive of them is put in their place.
@@ -95,11 +96,12 @@ def _forward(a, b, positive_a, positive_b, alpha, beta, theta) -> tuple[Tensor, 
     (N, K), P = a.shape, b.shape[0]
     has_a, side_b = torch.empty_like(a), torch.empty_like(b)
     sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
-    _split[(N + P,)](a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K, BLOCK=block(K), num_warps=4)
+    args = (a, b, positive_a, has_a, positive_b, side_b, sums, alpha, theta, N, K)
+    launch(_split, (N + P,), args, 4, BLOCK=block(K))
     missing = has_a @ positive_b.mT  # [N, P], I'B⁺ᵀ
     shared = _product(positive_a, side_b.mT, torch.float32)  # [N, P], A⁺(θB⁺ + αJ')ᵀ
     out = torch.empty_like(missing)
-    _combine[(N, ceil(P, 4096))](shared, missing, out, sums, alpha, beta, N, P, BLOCK=block(P), num_warps=8)
+    launch(_combine, (N, ceil(P, 4096)), (shared, missing, out, sums, alpha, beta, N, P), 8, BLOCK=block(P))
     return out, positive_a, positive_b, side_b, sums, missing
 
 
@@ -114,19 +116,17 @@ def _backward(grad, to_a, to_b, a, b, side_b, sums, missing, alpha, beta, theta,
     grad, side_a, new = grad.contiguous(), torch.empty_like(a), sums.new_empty
     across, down, sides = ceil(P, COLUMNS), ceil(N, ROWS), ceil(N * K, SIDE)
     rows, columns, inner = new(across, N), new(down, P), new(down * across)
-    _prepare[(down * across + sides,)](
-        grad, grad if missing is None else missing, a, side_a, rows, columns, inner, beta, theta, N, P, N * K,
-        across, down, WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, SIDE=SIDE, num_warps=8,
-    )  # fmt: skip
+    other = grad if missing is None else missing
+    args = (grad, other, a, side_a, rows, columns, inner, beta, theta, N, P, N * K, across, down)
+    constants = dict(WITH=missing is not None, ROWS=ROWS, COLUMNS=COLUMNS, SIDE=SIDE)
+    launch(_prepare, (down * across + sides,), args, 8, **constants)
     with without_autocast(a.device.type):
         torch.mm(grad, side_b, out=to_a)
         torch.mm(grad.mT, side_a, out=to_b)
     # Of each row of A and then of B: its share of ⟨x⁺, dx⟩, and of ⟨sums of grad, sal⟩.
     by, removed = new(N + P), new(N + P)
-    _mask[(N + P,)](
-        to_a, to_b, a, b, rows, columns, sums, by, removed, alpha, beta, N, P, K, across, down,
-        BLOCK=block(K), num_warps=4,
-    )  # fmt: skip
+    args = (to_a, to_b, a, b, rows, columns, sums, by, removed, alpha, beta, N, P, K, across, down)
+    launch(_mask, (N + P,), args, 4, BLOCK=block(K))
     if missing is None:
         return None, None, None
     to_scalars = _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta)
@@ -144,26 +144,14 @@ def _scalar_gradients(grad, a, b, inner, by, removed, alpha, beta, theta) -> tup
     small = N * P * K <= 2**28
     precision = "ieee" if a.dtype == torch.float32 else "tf32"  # in which halves are exact
     if not small:
-        _homogeneous[(1,)](
-            inner,
-            by,
-            removed,
-            alpha,
-            beta,
-            theta,
-            found,
-            least_quotient(a),
-            N,
-            P,
-            inner.numel(),
-            BLOCK=4096,
-            num_warps=8,
-        )
+        args = (inner, by, removed, alpha, beta, theta, found, least_quotient(a), N, P, inner.numel())
+        launch(_homogeneous, (1,), args, 8, BLOCK=4096)
     tiles = (ceil(N, 64), ceil(P, 64))
     count = tiles[0] * tiles[1]
     crossed = by.new_empty(2 * count)
-    _cross[tiles](grad, a, b, found, crossed, N, P, K, count, ALWAYS=small, PRECISION=precision, num_warps=4)
-    _settle[(1,)](inner, removed, found, crossed, N, P, inner.numel(), count, ALWAYS=small, BLOCK=4096, num_warps=8)
+    launch(_cross, tiles, (grad, a, b, found, crossed, N, P, K, count), 4, ALWAYS=small, PRECISION=precision)
+    args = (inner, removed, found, crossed, N, P, inner.numel(), count)
+    launch(_settle, (1,), args, 8, ALWAYS=small, BLOCK=4096)
     return found.unbind()[:3]
 
 
