@@ -1,6 +1,7 @@
 """python -m benchmarks: parity first, then times and memory, ours beside plain torch, as CSV and pictures."""
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
@@ -25,44 +26,69 @@ SWEEP = {"cpu": [16, 64, 256, 1024, 4096], "cuda": [128, 512, 2048, 8192, 32768]
 
 
 def measure(size, options, device: str, repeats: int, **labels: str) -> list[dict]:
-    rows = []
-    for name, function, tensors in contenders(size, options, device):
+    """One row a contender. Memory comes first, while no CUDA graph keeps any; times are taken turn about."""
+    found = contenders(size, options, device)
+    both, forward, graphs, peaks = {}, {}, {}, {}
+    for name, function, tensors in found:
         function = autocast(function, device)
         grad = torch.randn_like(function(*tensors).detach())
-        both = forward_backward(function, tensors, grad)
-        graph = {}
-        # First, while no autograd graph is alive; and a CUDA graph cannot hold the choices by value of the torch path.
-        if device == "cuda" and name in ("ours", "nn.Linear(D, P)", "nn.Linear(K, P aligned)"):
-            graph["graph"] = captured(both)
-        few = max(3, min(repeats, int(2e3 / max(1e-3, milliseconds({"": both}, 1, device)[""].median))))
-        runs = {
-            "forward": lambda f=function, t=tensors: f(*t),
-            "both": both,
-            **graph,
-        }
-        times = milliseconds(runs, few, device)
-        del runs, graph
-        row = {
-            **labels,
-            **dict(zip("NDPK", size)),
-            "options": " + ".join(map(str, options.values())),
-            "contender": name,
-        }
-        row["backward_ms"] = f"{times['both'].median - times['forward'].median:.4f}"
+        both[name] = forward_backward(function, tensors, grad)
+        forward[name] = lambda f=function, t=tensors: f(*t)
+        peaks[name] = peak_gib(both[name], device, [*tensors, grad])
+    slowest = max((milliseconds({"": run}, 1, device)[""].median for run in both.values()), default=1.0)
+    few = max(3, min(repeats, int(2e3 / slowest)))
+    times = {"forward": milliseconds(forward, few, device), "both": milliseconds(both, few, device)}
+    if device == "cuda":
+        # A CUDA graph cannot hold the choices by value of the torch path.
+        for name in ("ours", "nn.Linear(D, P)", "nn.Linear(K, P aligned)"):
+            graphs[name] = captured(both[name])
+        times["graph"] = milliseconds(graphs, few, device)
+    rows = []
+    for name in both:
+        row: dict = {**labels, **dict(zip("NDPK", size))}
+        row |= {"options": " + ".join(map(str, options.values())), "contender": name}
+        row["backward_ms"] = f"{times['both'][name].median - times['forward'][name].median:.4f}"
         for what in ("forward", "both", "graph"):
+            taken = times.get(what, {}).get(name)
             for part in ("median", "p20", "p80"):
                 key = f"{what}_ms" if part == "median" else f"{what}_{part}"
-                row[key] = f"{getattr(times[what], part):.4f}" if what in times else ""
-        row["peak_gib"] = f"{peak_gib(both, device):.4f}"
+                row[key] = f"{getattr(taken, part):.4f}" if taken else ""
+        row["peak_gib"] = f"{peaks[name]:.4f}"
         rows.append({**row, **tables.where(device)})
         print(
             f"{labels.get('shape', labels.get('sweep')):<12}{size!s:<26}{row['options']:<28}{name:<24}"
             f"{row['forward_ms']:>10}{row['both_ms']:>11}{row['graph_ms']:>10}{row['peak_gib']:>9}",
             flush=True,
         )
-        if device == "cuda":
-            torch.cuda.empty_cache()
+    del found, both, forward, graphs
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
     return rows
+
+
+def profile() -> str:
+    """Where the time of one forward and backward at gpt2-mlp and resnet-head goes: the GPU's, and the host's."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    lines = []
+    for name in ("resnet-head", "gpt2-mlp"):
+        N, D, P, K = SHAPES[name]
+        grad = torch.randn(N, P, device="cuda", dtype=torch.bfloat16)
+        run = forward_backward(autocast(F.tversky_projection, "cuda"), inputs(N, D, P, K, "cuda"), grad)
+        times = milliseconds({"eager": run}, 30, "cuda")["eager"].median, milliseconds({"": captured(run)}, 30, "cuda")
+        with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+            for _ in range(10):
+                run()
+            torch.cuda.synchronize()
+        events = [e for e in p.events() or [] if e.device_type.name == "CUDA"]
+        busy = sum(e.self_device_time_total for e in events) / 10
+        lines.append(f"{name}: {times[0]:.3f} ms from the host, {times[1][''].median:.3f} ms as a CUDA graph;")
+        lines.append(f"  {len(events) / 10:.0f} launches a run, whose work on the GPU is {busy / 1e3:.3f} ms.")
+        table = p.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=50)
+        lines += [line for line in table.splitlines() if line.strip()]
+    return "\n".join([machine("cuda"), *lines, ""])
 
 
 def rates(device: str) -> None:
@@ -108,7 +134,7 @@ def loss(device: str) -> None:
 
     runs = {n: forward_backward(autocast(f, device), tensors, one) for n, f in (("plain", plain), ("fused", fused))}
     times = milliseconds(runs, 5, device)
-    peaks = {name: peak_gib(run, device) for name, run in runs.items()}
+    peaks = {name: peak_gib(run, device, tensors) for name, run in runs.items()}
     ours, other = times["fused"].median, times["plain"].median
     print(f"loss at {(N, D, P, K)}: {ours:.1f} ms against {other:.1f} ({ours / other:.2f} ×), ", end="")
     print(f"{peaks['fused']:.2f} GiB against {peaks['plain']:.2f} ({peaks['fused'] / peaks['plain']:.2f} ×)")
@@ -117,7 +143,9 @@ def loss(device: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--only", choices=("ratios", "shapes", "sweep", "rates", "loss"), help="one part of it")
+    parser.add_argument(
+        "--only", choices=("ratios", "shapes", "sweep", "rates", "loss", "profile"), help="one part of it"
+    )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument(
         "--out", type=Path, default=tables.HERE / "results", help="folder of the CSV files and pictures"
@@ -146,6 +174,9 @@ def main() -> int:
         held = ratios.check()
     if device == "cuda" and chosen.only in (None, "rates"):
         rates(device)
+    if device == "cuda" and chosen.only in (None, "profile"):
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / "profile-cuda.txt").write_text(profile())
     if chosen.only in (None, "loss"):
         loss(device)
     if chosen.only in (None, "shapes"):

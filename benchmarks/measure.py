@@ -89,22 +89,24 @@ def captured(function: Run) -> Run:
     return replay
 
 
-def peak_gib(function: Run, device: str) -> float:
-    """Peak memory of one run: all that is allocated on a GPU, or what is added on a CPU (where Linux tells)."""
+def peak_gib(function: Run, device: str, tensors: Sequence[Tensor]) -> float:
+    """Peak memory of one run: inputs, parameters, and what it adds at its height (on a CPU where Linux tells)."""
+    own = sum(t.nbytes for t in tensors) / 2**30
     function()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         function()
-        return torch.cuda.max_memory_allocated() / 2**30
+        return own + (torch.cuda.max_memory_allocated() - before) / 2**30
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return float("nan")
     before = _resident()
     function()
-    return max(0.0, _resident() - before)
+    return own + max(0.0, _resident() - before)
 
 
 def _resident() -> float:
