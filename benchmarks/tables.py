@@ -70,17 +70,24 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def readme_table(rows: list[dict]) -> str:
-    """Markdown of the named shapes, with where the figures come from."""
+    """A line a shape, for people: ours, the equations as they stand, and the two linear layers."""
+    columns = ("ours", "reference", "nn.Linear(D, P)", "nn.Linear(K, P aligned)")
+    lines = [
+        "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written | nn.Linear(D, P) | nn.Linear(K, P) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    cases = dict.fromkeys((r["shape"], r["N"], r["D"], r["P"], r["K"], r["options"]) for r in rows)
+    for shape, *size, options in cases:
+        found = {r["contender"]: r for r in rows if (r["shape"], r["options"]) == (shape, options)}
+        ours = found["ours"]
+        times = [f"{float(found[c]['both_ms']):.2f}" if c in found else "–" for c in columns]
+        alone = f"{float(ours['graph_ms']):.2f}" if ours["graph_ms"] else "–"
+        name = f"{shape} ({', '.join(size)}), {options}"
+        lines.append(f"| {name} | {times[0]} | {alone} | {float(ours['peak_gib']):.2f} | {' | '.join(times[1:])} |")
     first = rows[0]
-    columns = "| shape (N, D, P, K) | options | layer | forward | + backward | GPU alone | peak GiB |"
-    lines = [columns, "|---|---|---|---|---|---|---|"]
-    for r in rows:
-        shape = f"{r['shape']} ({r['N']}, {r['D']}, {r['P']}, {r['K']})"
-        alone = f"{float(r['graph_ms']):.2f}" if r["graph_ms"] else "–"
-        figures = f"{float(r['forward_ms']):.2f} | {float(r['both_ms']):.2f} | {alone} | {float(r['peak_gib']):.2f}"
-        lines.append(f"| {shape} | {r['options']} | {r['contender']} | {figures} |")
-    made = f"Milliseconds, median; {first['machine']}, torch {first['torch']}, commit {first['commit']}"
-    return "\n".join([*lines, "", f"{made}; made by `python -m benchmarks --readme`."])
+    origin = f"{first['machine']}, torch {first['torch']}, commit {first['commit']}"
+    made = "made by `python -m benchmarks --readme` from `benchmarks/results`"
+    return "\n".join([*lines, "", f"Medians on {origin}; {made}. A dash: does not fit into memory, or was not run."])
 
 
 def write_readme(rows: list[dict]) -> None:

@@ -1,7 +1,8 @@
 """Tversky neural networks for PyTorch: layers that compare by what is shared and what is not."""
 
 from . import functional
+from .convert import convert
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
 
 __version__ = "0.1.0"
-__all__ = ["FeatureBank", "TverskyProjection", "TverskySimilarity", "functional"]
+__all__ = ["FeatureBank", "TverskyProjection", "TverskySimilarity", "convert", "functional"]

@@ -1,0 +1,419 @@
+"""Put Tversky layers into a model that exists, and say what changed. All is planned first: an error changes nothing."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from . import checks
+from .nn import TverskyProjection, TverskySimilarity
+
+Pattern = str | re.Pattern[str] | type[nn.Module]
+Maker = Callable[[nn.Module, str], nn.Module]
+Rule = Mapping[str, Any] | Maker
+
+STARTS = ("fresh", "weights")
+# Device and dtype are not chosen here: a layer has those of what it replaces.
+OPTIONS = ("start", *(n for n in inspect.signature(TverskyProjection).parameters if n not in ("device", "dtype")))
+LINES, COLUMNS = 24, 100
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer that was replaced, with the parameters that went and those that came.
+
+    A shared or tied parameter counts once: at its first row, and at none if the model also has it elsewhere. So the
+    rows add up to what the whole model lost and won.
+    """
+
+    name: str
+    before: str
+    after: str
+    parameters_before: int
+    parameters_after: int
+
+
+@dataclass(frozen=True, repr=False)
+class Conversion:
+    """What convert changed: a row for each layer, and the parameters of the whole model. Print it."""
+
+    rows: tuple[Row, ...]
+    parameters_before: int
+    parameters_after: int
+    trainable: int
+
+    def __str__(self) -> str:
+        rows = self.rows if len(self.rows) <= LINES else self.rows[: LINES - 1]
+        lines = [("layer", "before", "after", "parameters", "after")]
+        lines += [(r.name, r.before, r.after, f"{r.parameters_before:,}", f"{r.parameters_after:,}") for r in rows]
+        if len(self.rows) > len(rows):
+            lines.append((f"… {len(self.rows) - len(rows)} more in .rows", "", "", "", ""))
+        lines.append(("whole model", "", "", f"{self.parameters_before:,}", f"{self.parameters_after:,}"))
+        if self.trainable < self.parameters_after:
+            lines.append(("of which train", "", "", "", f"{self.trainable:,}"))
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        widths[1:3] = min(widths[1], 20), min(widths[2], 36)
+        widths[0] = min(widths[0], COLUMNS - 2 * 4 - sum(widths[1:]))
+        return "\n".join(_line(cells, widths) for cells in lines)
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A module to replace, by all the names that it has in the model, and the options or the maker for it."""
+
+    old: nn.Module
+    names: list[str]
+    pattern: Pattern
+    options: dict[str, Any] | None
+    maker: Maker | None
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+def convert(
+    model: nn.Module,
+    rules: Pattern | Mapping[Any, Rule],
+    *,
+    start: str = "fresh",
+    prototypes: str | nn.Parameter | None = None,
+    freeze: bool = False,
+    **options: Any,
+) -> Conversion:
+    """A printable table of the layers of ``model`` that were replaced, in place, by Tversky layers.
+
+    rules: which layers: a name with ``*``, ``?``, ``[…]`` (``*`` matches dots too), a compiled regular expression for
+    the whole name, or a class of modules. Or several of these, each with options of its own, which come before the
+    common ones: ``{"*.mlp": dict(dim=768, num_prototypes=768), "lm_head": dict(start="weights")}``. In the place of
+    options may stand a maker, ``maker(old_module, name) -> nn.Module``, to put in whatever it returns.
+    start: ``weights`` takes the replaced weight's rows as prototypes (and its bias, with ``bias=True``).
+    prototypes: the name of a parameter of the model to tie to, such as ``transformer.wte.weight``.
+    freeze: every parameter that the model had before stops training; what is put in trains.
+    options: those of TverskyProjection. ``num_features`` gives each layer a bank of its own, ``features=bank`` one to
+    all. nn.Linear and transformers' Conv1D bring their ``dim`` and ``num_prototypes``; other modules need both.
+
+    The new layer has the device, dtype and mode of the old one; hooks of the old one go with it. A module that occurs
+    in several places is replaced by one layer in all of them.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module; got {type(model).__name__}.")
+    targets = _targets(model, _rules(rules, {"start": start, "prototypes": prototypes, **options}))
+    before = {id(p): p.numel() for p in model.parameters()}
+    layers = _layers(model, targets)
+
+    for target, layer in zip(targets, layers):
+        _place(layer, *_home(model, target.old), before)
+        layer.train(target.old.training)
+        for name in target.names:
+            model.set_submodule(name, layer)
+    for parameter in model.parameters() if freeze else ():
+        if id(parameter) in before:
+            parameter.requires_grad_(False)
+    _leave_fused_paths(model, layers)
+    _tell_transformers(model, layers)
+    return _conversion(model, targets, layers, before)
+
+
+def _rules(rules: object, common: dict[str, Any]) -> dict[Pattern, Rule]:
+    """The whole options, or the maker, for each pattern."""
+    found: dict[Pattern, Rule] = {}
+    each: Iterable[tuple[Any, Any]] = rules.items() if isinstance(rules, Mapping) else [(rules, {})]
+    for pattern, rule in each:
+        named = isinstance(pattern, str | re.Pattern)
+        if not named and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
+            expected = "a name pattern, a compiled regular expression, a class of modules, or a mapping from these"
+            raise TypeError(f"rules must be {expected}; got {pattern!r}.")
+        if not isinstance(rule, Mapping) and not callable(rule):
+            expected = "a mapping of options, or a maker(old_module, name)"
+            raise TypeError(f"the rule of {_shown(pattern)} must be {expected}; got {rule!r}.")
+        found[pattern] = {**common, **rule} if isinstance(rule, Mapping) else cast(Maker, rule)
+    if not found:
+        raise ValueError("rules are empty; give a name pattern, a class of modules, or a mapping from these.")
+    given = [name for name, value in common.items() if value is not None and value != "fresh"]
+    if given and all(callable(rule) for rule in found.values()):
+        raise ValueError(f"every rule has a maker, so that {', '.join(given)} would do nothing; leave it out.")
+    for name in (name for rule in found.values() if isinstance(rule, Mapping) for name in rule):
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(str(name), OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"options are {', '.join(OPTIONS)}."
+            raise TypeError(f"convert has no option {name!r}; {hint}")
+    return found
+
+
+def _targets(model: nn.Module, rules: dict[Pattern, Rule]) -> list[_Target]:
+    """The modules that the rules choose, in the model's order; each is chosen once, and none inside another."""
+    names: dict[nn.Module, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        names[module].append(name)
+    chosen: dict[nn.Module, _Target] = {}
+    for pattern, rule in rules.items():
+        options, maker = (dict(rule), None) if isinstance(rule, Mapping) else (None, rule)
+        found = [module for module in names if _matches(pattern, module, names[module])]
+        if not found:
+            raise ValueError(_no_match(pattern, names))
+        for module in found:
+            if module in chosen:
+                both = f"{_shown(chosen[module].pattern)} and {_shown(pattern)}"
+                raise ValueError(f"{names[module][0]!r} is chosen by two rules, {both}; let one of them choose it.")
+            chosen[module] = _Target(module, names[module], pattern, options, maker)
+    if model in chosen:
+        itself = f"{_shown(chosen[model].pattern)} chooses the model itself, of class {type(model).__name__}"
+        raise ValueError(f"{itself}, which cannot be replaced inside itself; make a TverskyProjection in its place.")
+    for outer in model.modules():
+        for inner in outer.modules():
+            if inner not in chosen:
+                continue
+            if isinstance(outer, TverskyProjection | TverskySimilarity):
+                where = "is already" if inner is outer else "is part of"
+                raise ValueError(f"{names[inner][0]!r} {where} a {type(outer).__name__}; convert a fresh model.")
+            if outer in chosen and inner is not outer:
+                one, other = (f"{t.name!r}, chosen by {_shown(t.pattern)}," for t in (chosen[inner], chosen[outer]))
+                raise ValueError(f"{one} lies inside {other} and only one of them can be replaced.")
+    return [chosen[module] for module in names if module in chosen]
+
+
+def _matches(pattern: Pattern, module: nn.Module, names: list[str]) -> bool:
+    if isinstance(pattern, type):
+        return isinstance(module, pattern)
+    if isinstance(pattern, re.Pattern):
+        return any(name and pattern.fullmatch(name) for name in names)
+    return any(name and fnmatchcase(name, pattern) for name in names)
+
+
+def _no_match(pattern: Pattern, names: Mapping[nn.Module, list[str]]) -> str:
+    """The sentence for a pattern that chooses nothing, with what comes nearest."""
+    if isinstance(pattern, type):
+        kinds = Counter(type(module).__name__ for module in names if not list(module.children())).most_common(6)
+        return f"no layer is of class {pattern.__name__}; the model has {', '.join(kind for kind, _ in kinds)}."
+    every = [name for several in names.values() for name in several if name]
+    text = pattern if isinstance(pattern, str) else pattern.pattern
+    near = [name for name in every if fnmatchcase(name, f"*.{text}")]
+    if not near:
+        # Layers that differ in their numbers only are as near as each other.
+        form = partial(re.sub, r"\d+", "*")
+        forms = difflib.get_close_matches(form(text), dict.fromkeys(map(form, every)), n=3, cutoff=0.4)
+        near = [name for nearest in forms for name in every if form(name) == nearest] or every
+    return f"no layer matches {_shown(pattern)}; nearest names: {', '.join(near[:3])}."
+
+
+def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
+    """A new layer for each target; nothing of the model is touched."""
+    replaced = {part for target in targets for part in target.old.modules()}
+    staying = {id(p) for m in model.modules() if m not in replaced for p in m.parameters(recurse=False)}
+    homes: dict[int, tuple[tuple, str]] = {id(p): ((p.device, p.dtype), "the model") for p in model.parameters()}
+    layers = []
+    for target in targets:
+        layer = target.maker(target.old, target.name) if target.maker else _projection(model, target, staying)
+        if not isinstance(layer, nn.Module):
+            raise TypeError(f"the maker of {target.name!r} must return an nn.Module; got {type(layer).__name__}.")
+        layers.append(layer)
+        home = _home(model, target.old)
+        for part, parameter in () if target.maker else layer.named_parameters():
+            (device, dtype), owner = homes.setdefault(id(parameter), (home, repr(target.name)))
+            if (device, dtype) != home:
+                where = f"{dtype} on {device} in {owner} and {home[1]} on {home[0]} in {target.name!r}"
+                raise ValueError(f"the {part} of {target.name!r} cannot be shared: it would be {where}.")
+    return layers
+
+
+def _projection(model: nn.Module, target: _Target, staying: set[int]) -> TverskyProjection:
+    """The layer that takes the place of the target."""
+    old, name, options = target.old, target.name, dict(target.options or {})
+    if any(isinstance(model.get_submodule(n.rpartition(".")[0]), nn.MultiheadAttention) for n in target.names):
+        why = "nn.MultiheadAttention reads its weight without calling it"
+        raise ValueError(f"{name!r} cannot be converted: {why}; choose layers by name and leave it out.")
+    shape = _shape(old)
+    if shape is not None:
+        options = {"num_prototypes": shape[0], "dim": shape[1], **options}
+    elif not {"dim", "num_prototypes"} <= options.keys():
+        chosen = f"{name!r}, chosen by {_shown(target.pattern)}, is of class {type(old).__name__}"
+        able = "only nn.Linear and transformers' Conv1D convert by themselves"
+        raise ValueError(f"{chosen}, and {able}: narrow the pattern, or give dim and num_prototypes, or a maker.")
+    size = [options["num_prototypes"], options["dim"]]
+    start, tied = checks.check_choice("start", options.pop("start"), STARTS), options["prototypes"]
+    if start == "weights":
+        _check_weights(old, name, shape, size, tied)
+    if isinstance(tied, str):
+        options["prototypes"] = _named(model, tied, name, size, staying)
+    device, dtype = _home(model, old)
+    try:
+        layer = TverskyProjection(**options, device=device, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name!r}: {error}") from None
+    if start == "weights":
+        _start_from(layer, old)
+    return layer
+
+
+def _check_weights(old: Any, name: str, shape: tuple[int, int] | None, size: list[int], tied: object) -> None:
+    if tied is not None:
+        raise ValueError(f"{name!r} cannot have both start='weights' and tied prototypes; give one of them.")
+    if shape is None or list(shape) != size or not old.weight.is_floating_point():
+        weight = "none" if shape is None else f"one of {list(shape)}, {checks.short(old.weight.dtype)}"
+        needed = f"a floating weight of [num_prototypes, dim] = {size}"
+        raise ValueError(f"start='weights' needs {needed}; {name!r}, of class {type(old).__name__}, has {weight}.")
+
+
+@torch.no_grad()
+def _start_from(layer: TverskyProjection, old: Any) -> None:
+    """The old weight's rows as prototypes, and its bias if the layer has one."""
+    layer.prototypes.copy_(old.weight if isinstance(old, nn.Linear) else old.weight.T)
+    if layer.bias is not None and old.bias is not None:
+        layer.bias.copy_(old.bias)
+
+
+def _named(model: nn.Module, name: str, layer: str, size: list[int], staying: set[int]) -> nn.Parameter:
+    """The model's parameter of that name, of the size of the layer's prototypes."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    if name not in parameters:
+        near = difflib.get_close_matches(name, parameters, n=3, cutoff=0.4) or list(parameters)[:3]
+        raise ValueError(f"the model has no parameter {name!r} to tie prototypes to; nearest names: {', '.join(near)}.")
+    if id(parameters[name]) not in staying:
+        raise ValueError(f"prototypes={name!r} is in a layer that is replaced; start='weights' puts its values in.")
+    if list(parameters[name].shape) != size:
+        got = f"got {name!r} of shape {list(parameters[name].shape)}"
+        raise ValueError(f"tied prototypes of {layer!r} must be [num_prototypes, dim] = {size}; {got}.")
+    return parameters[name]
+
+
+def _shape(module: Any) -> tuple[int, int] | None:
+    """P and D of a linear layer."""
+    if isinstance(module, nn.Linear):
+        return module.out_features, module.in_features
+    # A model has such layers only if the module that defines them is loaded.
+    defined = sys.modules.get("transformers.pytorch_utils")
+    return (module.nf, module.nx) if defined is not None and isinstance(module, defined.Conv1D) else None
+
+
+def _home(model: nn.Module, old: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
+    """Device and dtype of what is replaced, or of the model where it has no floating parameter."""
+    first = next((p for p in chain(old.parameters(), model.parameters()) if p.is_floating_point()), None)
+    return (None, None) if first is None else (first.device, first.dtype)
+
+
+def _place(layer: nn.Module, device: torch.device | None, dtype: torch.dtype | None, known: Iterable[int]) -> None:
+    """The layer moved, except for what the model has already."""
+    for part in layer.modules():
+        if device is not None and not any(id(p) in known for p in part.parameters()):
+            part.to(device=device, dtype=dtype)
+
+
+def _leave_fused_paths(model: nn.Module, layers: list[nn.Module]) -> None:
+    """torch's encoder has a path for inference that reads its layers' weights; these two flags keep it from that."""
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoderLayer) and not {part.linear1, part.linear2}.isdisjoint(layers):
+            part.activation_relu_or_gelu = 0
+        if isinstance(part, nn.TransformerEncoder) and not set(part.modules()).isdisjoint(layers):
+            part.use_nested_tensor = False
+
+
+def _tell_transformers(model: nn.Module, layers: list[nn.Module]) -> None:
+    """transformers' models list the tensors that are one: they tie what is listed, and save nothing else that is."""
+    defined = sys.modules.get("transformers.modeling_utils")
+    made = {id(tensor) for layer in layers for tensor in chain(layer.parameters(), layer.buffers())}
+    part: Any
+    for part in model.modules():
+        if defined is None or not isinstance(part, defined.PreTrainedModel) or set(part.modules()).isdisjoint(layers):
+            continue
+        tensors = dict(chain(part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False)))
+        names: dict[int, list[str]] = defaultdict(list)
+        for name, tensor in tensors.items():
+            names[id(tensor)].append(name)
+        ours = {alias: several[0] for i, several in names.items() if i in made for alias in several[1:]}
+        theirs = {name for name, tensor in tensors.items() if id(tensor) not in made}
+        ties, possible = (
+            {k: v for k, v in (getattr(part, listed, None) or {}).items() if k in theirs and v in tensors}
+            for listed in ("all_tied_weights_keys", "_tied_weights_keys")
+        )
+        part.all_tied_weights_keys, part._tied_weights_keys = ties | ours, possible | ties | ours
+        if _head(part) in layers:
+            part.resize_token_embeddings = partial(_resize_token_embeddings, part)
+
+
+def _head(model: Any) -> TverskyProjection | None:
+    try:
+        head = model.get_output_embeddings()
+    except AttributeError:
+        return None
+    return head if isinstance(head, TverskyProjection) else None
+
+
+def _resize_token_embeddings(model: Any, *args: Any, **kwargs: Any) -> nn.Embedding:
+    """The token embeddings, resized by transformers; a converted head follows, new prototypes at the mean of the old.
+
+    transformers itself would look for the weight of the head.
+    """
+    head = _head(model)
+    if head is None:
+        return type(model).resize_token_embeddings(model, *args, **kwargs)
+    before = model.get_input_embeddings().num_embeddings
+    model.get_output_embeddings = lambda: None
+    try:
+        embeddings = type(model).resize_token_embeddings(model, *args, **kwargs)
+    finally:
+        del model.get_output_embeddings
+    P = embeddings.num_embeddings
+    for rows in (head.prototypes, head.bias):
+        if rows is not None and len(rows) == before:
+            more = rows.data.mean(0, keepdim=True).expand(max(0, P - len(rows)), *rows.shape[1:])
+            rows.data = torch.cat([rows.data[:P], more])
+    return embeddings
+
+
+def _conversion(
+    model: nn.Module, targets: list[_Target], layers: list[nn.Module], before: dict[int, int]
+) -> Conversion:
+    after = {id(p): p.numel() for p in model.parameters()}
+    counted: set[int] = set()
+
+    def own(module: nn.Module, elsewhere: Iterable[int]) -> int:
+        new = {id(p): p.numel() for p in module.parameters() if id(p) not in elsewhere and id(p) not in counted}
+        counted.update(new)
+        return sum(new.values())
+
+    rows = tuple(
+        Row(", ".join(t.names), _described(t.old), _described(layer), own(t.old, after), own(layer, before))
+        for t, layer in zip(targets, layers)
+    )
+    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return Conversion(rows, sum(before.values()), sum(after.values()), trainable)
+
+
+def _described(module: nn.Module) -> str:
+    if isinstance(module, TverskyProjection):
+        shared, tied = "" if module.owns_features else " shared", "" if module.owns_prototypes else " tied"
+        size = f"{module.in_features}→{module.out_features}"
+        return f"Tversky {size}{tied} K={module.features.num_features}{shared}"
+    shape = _shape(module)
+    return type(module).__name__ + ("" if shape is None else f" {shape[1]}→{shape[0]}")
+
+
+def _shown(pattern: Pattern) -> str:
+    if isinstance(pattern, str):
+        return repr(pattern)
+    return pattern.__name__ if isinstance(pattern, type) else f"re.compile({pattern.pattern!r})"
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    """The cells side by side, cut to their widths: names at the front, since their ends tell layers apart."""
+    name, before, after, *counts = (
+        text if len(text) <= w else "…" + text[1 - w :] if i == 0 else text[: w - 1] + "…"
+        for i, (text, w) in enumerate(zip(cells, widths))
+    )
+    left = f"{name:<{widths[0]}}  {before:<{widths[1]}}  {after:<{widths[2]}}"
+    return f"{left}  {counts[0]:>{widths[3]}}  {counts[1]:>{widths[4]}}".rstrip()
