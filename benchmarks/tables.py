@@ -73,7 +73,8 @@ def readme_table(rows: list[dict]) -> str:
     """A line a shape, for people: ours, the equations as they stand, and the two linear layers."""
     columns = ("ours", "reference", "nn.Linear(D, P)", "nn.Linear(K, P aligned)")
     lines = [
-        "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written | nn.Linear(D, P) | nn.Linear(K, P) |",
+        "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written "
+        "| nn.Linear(D, P) | nn.Linear(K, P) |",
         "|---|---|---|---|---|---|---|",
     ]
     cases = dict.fromkeys((r["shape"], r["N"], r["D"], r["P"], r["K"], r["options"]) for r in rows)
