@@ -1,0 +1,1 @@
+"""The paper's networks, ready made; each file stands alone, and imports what it needs."""
