@@ -1,4 +1,4 @@
-"""The commands: ``similitude demo`` and ``similitude doctor``.
+"""The commands: ``similitude demo``, ``reproduce``, ``table`` and ``doctor``.
 
 Commands import what they need themselves, so that the help is quick.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -24,6 +24,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
+EXPERIMENTS = ("xor",)
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 
@@ -46,6 +47,8 @@ def make_app() -> typer.Typer:
     )
     app.callback()(common)
     app.command()(demo)
+    app.command()(reproduce)
+    app.command()(table)
     app.command()(doctor)
     return app
 
@@ -134,6 +137,120 @@ def run_demo(config: Config, out: Path) -> None:
     console.out(str(explanation), highlight=False)
     demo.picture(layer, x, label, explanation, out)
     console.out(f"\npicture written to {out}", highlight=False)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"Which experiment: {', '.join(EXPERIMENTS)}.", show_default=False)],
+    recipe: Annotated[str, typer.Option(help="Whose settings: the paper's, or ours where there are some.")] = "paper",
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the recipe's.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder; one that exists is gone on with. [default: runs/NAME-...]")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data, to see that it works.")] = False,
+) -> None:
+    """Run one of the paper's experiments, or go on with it.
+
+    The run's folder holds settings, log, checkpoints and the result. Run the same command again after a stop of any
+    kind and it goes on from the last checkpoint.
+    """
+    from .experiments.record import RunError
+
+    experiment = find_experiment(name)
+    command = " ".join(["similitude", *sys.argv[1:]])
+    try:
+        run_experiment(name, experiment, recipe, seed, settings or [], out, results, device, smoke)
+    except KeyboardInterrupt:
+        fail(f"stopped; go on from the last checkpoint with: {command}", code=130)
+    except RunError as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"{name} needs {error.name}, which comes with: pip install 'similitude[demo]'")
+
+
+def find_experiment(name: str):
+    import difflib
+    import importlib
+
+    if name not in EXPERIMENTS:
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        fail(f"no experiment named {name!r}; there are {', '.join(EXPERIMENTS)}.{hint}", code=2)
+    return importlib.import_module(f".experiments.{name}", __package__)
+
+
+def run_experiment(name, experiment, recipe, seed, settings, out, results, device, smoke) -> None:
+    import torch
+    from rich.console import Console
+
+    from .experiments.record import Record, RunError, changed, write_json
+
+    if not smoke and recipe not in experiment.RECIPES:
+        raise RunError(f"no recipe {recipe!r} for {name}; there are {', '.join(experiment.RECIPES)}.")
+    config = changed(experiment.SMOKE if smoke else experiment.RECIPES[recipe], settings)
+    if seed is not None:
+        config = changed(config, [f"seed={seed}"])
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
+    # The name says what is not the recipe's own, so that other settings get another folder.
+    label = "-".join(
+        [name, "smoke" if smoke else recipe, *(s.replace("=", "_") for s in settings), f"seed{config.seed}"]
+    )
+    record = Record(out or Path("runs") / label, name, config, device)
+    console = Console()
+    whole = record.result
+    if whole:
+        console.print(f"{record.folder} has ended already; this is its result.")
+    else:
+        with progress_of(console, name) as report:
+            whole = record.finish(experiment.run(config, record, report))
+        if not smoke:
+            results.mkdir(parents=True, exist_ok=True)
+            write_json(results / f"{label}.json", whole)
+    for line in experiment.summary(whole):
+        console.print(line)
+    console.out(f"result written to {record.folder / 'result.json'}", highlight=False)
+
+
+@contextmanager
+def progress_of(console, name: str):
+    """A function ``report(step, steps, what, **values)`` that shows where a run stands: values, speed, time left."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[values]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(name, total=None, values="")
+
+        def report(step: int, steps: int, what: str = "", **values: float) -> None:
+            speed = progress.tasks[task].speed
+            shown = [f"{key} {value:.3f}" for key, value in values.items()] + ([f"{speed:.3g}/s"] if speed else [])
+            description = f"{name} {what}".strip()
+            progress.update(task, completed=step, total=steps, description=description, values=", ".join(shown))
+
+        yield report
+
+
+def table(
+    name: Annotated[str, typer.Argument(help=f"Which experiment: {', '.join(EXPERIMENTS)}.", show_default=False)],
+    results: Annotated[Path, typer.Option(help="Folder of the results, one JSON a run.")] = Path("results"),
+) -> None:
+    """Print what we got beside what the paper has."""
+    import json
+
+    from rich.console import Console
+
+    experiment = find_experiment(name)
+    found = [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}-*.json"))]
+    if not found:
+        fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
+    for line in experiment.compare(found):
+        Console(width=100).print(line)
 
 
 def doctor() -> None:

@@ -1,0 +1,294 @@
+"""A run's folder: what was asked for, how it went, where it stands, and what came out.
+
+    config.json       the settings; a folder belongs to one setting
+    log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
+    checkpoint-N/     model.safetensors and state.pt after N steps; the newest is where a stopped run goes on
+    result.json       what came out, with versions, device, commit, hashes of the data, time and memory
+
+Whatever is written appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from importlib import metadata, resources
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
+
+
+class RunError(Exception):
+    """What keeps a run from starting or going on, in one sentence."""
+
+
+def changed(config, settings: list[str]):
+    """The dataclass with ``key=value`` settings, each value read as its field's type."""
+    known = {f.name: getattr(config, f.name) for f in fields(config)}
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or key not in known:
+            raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
+        values[key] = _read(key, text, known[key])
+    try:
+        return replace(config, **values)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+
+
+def _read(key: str, text: str, now: object):
+    """The text as a value of the kind that the setting has now; lists are separated by commas."""
+    if isinstance(now, str):
+        return text
+    if isinstance(now, tuple):
+        kind = now[0] if now else ""
+        return tuple(_read(key, part, kind) for part in text.split(",") if part)
+    if isinstance(now, bool):
+        kind, value = "true or false", {"true": True, "false": False}.get(text.lower())
+    else:
+        kind = "a whole number" if isinstance(now, int) else "a number"
+        with suppress(ValueError):
+            return int(text) if isinstance(now, int) else float(text)
+        value = None
+    if value is None:
+        raise RunError(f"{key} must be {kind}, as in {key}={json.dumps(now)}; got {text!r}.")
+    return value
+
+
+class Record:
+    """One run's folder, opened to start or to go on."""
+
+    def __init__(self, folder: Path, name: str, config: Any, device: str):
+        self.folder, self.name, self.config, self.device = Path(folder), name, config, device
+        self.hashes: dict[str, str] = {}
+        self.before = 0.0  # seconds of earlier sittings
+        self._events: Any = None
+        asked: dict = {"experiment": name} | _plain(asdict(config))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _clear_halves(self.folder)
+            path = self.folder / "config.json"
+            if path.exists():
+                self._check_same(_read_json(path), asked)
+            else:
+                write_json(path, asked)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
+        self.start = time.perf_counter()
+
+    def _check_same(self, there: dict, asked: dict) -> None:
+        other = [k for k in asked | there if there.get(k) != asked.get(k)]
+        if other:
+            key = other[0]
+            raise RunError(
+                f"{self.folder} holds a run with {key}={there.get(key)!r}, and {asked.get(key)!r} is asked for; "
+                "give another --out, or the same settings to go on."
+            )
+
+    @property
+    def result(self) -> dict | None:
+        """What came out, if the run has ended."""
+        path = self.folder / "result.json"
+        return _read_json(path) if path.exists() else None
+
+    def log(self, step: int, **values: float) -> None:
+        line = json.dumps({"step": step, **values})
+        with self._writing(), open(self.folder / "log.jsonl", "a") as file:
+            file.write(line + "\n")
+        if self._events is None:
+            self._events = _event_writer(self.folder)
+        if self._events:
+            for key, value in values.items():
+                self._events.add_scalar(key, value, step)
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], state: dict | None = None) -> None:
+        """A checkpoint after so many steps, in the place of the earlier ones."""
+        final, half = self.folder / f"checkpoint-{step}", self.folder / f"checkpoint-{step}.half"
+        with self._writing():
+            shutil.rmtree(half, ignore_errors=True)
+            half.mkdir()
+            save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, half / "model.safetensors")
+            torch.save({"seconds": self.seconds(), **(state or {})}, half / "state.pt")
+            for file in half.iterdir():
+                _sync(file)
+            shutil.rmtree(final, ignore_errors=True)
+            half.rename(final)
+        for _, folder in self._checkpoints()[:-1]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def load(self) -> tuple[int, dict[str, Tensor], dict] | None:
+        """Steps, tensors and state of the newest checkpoint, if there is one. Later lines of the log are dropped."""
+        found = self._checkpoints()
+        if not found:
+            self._drop_lines_after(0)
+            return None
+        step, folder = found[-1]
+        try:
+            tensors = load_file(folder / "model.safetensors")
+            state = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+        except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError):
+            raise RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.") from None
+        self.before = state.pop("seconds")
+        self._drop_lines_after(step)
+        return step, tensors, state
+
+    def finish(self, result: dict) -> dict:
+        """``result.json``, with all that one needs to judge it; returns it."""
+        whole = {
+            "experiment": self.name,
+            "config": _plain(asdict(self.config)),
+            "result": result,
+            "data": self.hashes,
+            "seconds": round(self.seconds(), 1),
+            "peak_gib": round(_peak_gib(self.device), 3),
+            **origin(self.device),
+        }
+        with self._writing():
+            write_json(self.folder / "result.json", whole)
+        for _, folder in self._checkpoints():
+            shutil.rmtree(folder, ignore_errors=True)
+        return whole
+
+    def seconds(self) -> float:
+        """Time in all sittings."""
+        return self.before + time.perf_counter() - self.start
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        found = [(f.name.removeprefix("checkpoint-"), f) for f in self.folder.glob("checkpoint-*")]
+        return sorted((int(step), folder) for step, folder in found if step.isdigit())
+
+    def _drop_lines_after(self, step: int) -> None:
+        path = self.folder / "log.jsonl"
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+            _write(path, "".join(line + "\n" for line in lines))
+
+    def _writing(self):
+        return _Writing(self.folder)
+
+
+class _Writing:
+    """Turns a full disk or a folder that went away into one sentence; what was there before stays."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if isinstance(error, OSError | SafetensorError) or (kind is RuntimeError and "write" in str(error)):
+            why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            with suppress(OSError):
+                _clear_halves(self.folder)
+            raise RunError(
+                f"cannot write to {self.folder}: {why}; the last checkpoint is intact, run the same command to go on."
+            ) from None
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the log; one that was cut off by a kill counts as later than any."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def write_json(path: Path, value: object) -> None:
+    _write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    half = path.with_name(path.name + ".half")
+    half.write_text(text)
+    _sync(half)
+    half.replace(path)
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise RunError(f"{path} is not JSON any more; remove it, or give another --out.") from None
+
+
+def _clear_halves(folder: Path) -> None:
+    for half in folder.glob("*.half"):
+        shutil.rmtree(half) if half.is_dir() else half.unlink()
+
+
+def _plain(value) -> Any:
+    """Tuples as lists, all the way down, as JSON gives them back."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _event_writer(folder: Path):
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return False
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _peak_gib(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def paper(table: str) -> list[dict[str, str]]:
+    """The rows of one of the paper's tables."""
+    text = (resources.files("similitude.experiments") / "paper" / f"{table}.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def origin(device: str) -> dict:
+    """Versions, device and commit."""
+    versions = {}
+    for library in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[library] = metadata.version(library)
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    where = gpu or f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return {"versions": {"python": platform.python_version(), **versions}, "device": where, "commit": commit()}
+
+
+def commit() -> str:
+    """The commit, marked if there are changes on top of it; SIMILITUDE_COMMIT names it where there is no git."""
+    if named := os.environ.get("SIMILITUDE_COMMIT"):
+        return named
+    here = Path(__file__).parent
+    try:
+        run = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return run.stdout.strip() or "unknown"

@@ -1,0 +1,270 @@
+"""XOR by a single Tversky projection: the paper's grid of 11,664 models, trained together as one batched program.
+
+Models are stacked along a leading axis: prototypes ``[M, 2, D]``, features ``[M, K, D]``, α, β, θ ``[M, 1, 1]``. They
+do not meet in any operation, and Adam is element-wise, so each is trained as if alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import DIFFERENCES, INTERSECTIONS
+from ..initialize import fill_
+from ..ops import reference, separable
+from .record import Record, paper
+
+POINTS = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+LABELS = [0, 1, 1, 0]
+INITS = ("uniform", "normal", "orthogonal")
+# The axes of the outcome, in this order.
+AXES = ("intersection", "difference", "normalize", "num_features", "prototypes_init", "features_init", "seed")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's grid. Its recipe is not printed; this one fits its numbers (docs/results.md)."""
+
+    level: str = "set"
+    num_features: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    seeds: int = 9
+    seed: int = 0
+    steps: int = 1000
+    lr: float = 0.01
+
+    def __post_init__(self):
+        if self.level not in ("set", "feature"):
+            raise ValueError(f"level must be set or feature; got {self.level!r}.")
+        if self.seeds < 1 or self.steps < 1 or not self.num_features or min(self.num_features) < 1:
+            raise ValueError("seeds, steps and num_features must be 1 or more.")
+
+
+RECIPES = {"paper": Config()}
+SMOKE = Config(num_features=(1, 4), seeds=1, steps=30)
+
+
+class Models(NamedTuple):
+    """What is learned of M models."""
+
+    prototypes: Tensor  # [M, 2, D]
+    features: Tensor  # [M, K, D]
+    constants: Tensor  # [3, M, 1, 1], α, β, θ
+
+
+def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
+    """p(conv) and the rest by every factor, as the paper's four tables. A stopped run goes on after its last bucket."""
+    loss, right = np.zeros(shape(config), np.float32), np.zeros(shape(config), np.uint8)
+    done, kept, _ = record.load() or (0, {}, {})
+    if kept:
+        loss, right = kept["loss"].numpy(), kept["right"].numpy()
+    for position, K in enumerate(config.num_features):
+        if position < done:
+            continue
+        at = (slice(None), slice(None), slice(None), position)
+        tell = lambda step, value, p=position, k=K: report(  # noqa: E731
+            p * config.steps + step, len(config.num_features) * config.steps, f"K = {k}", loss=value
+        )
+        losses, correct = train(config, K, record.device, tell)
+        loss[at], right[at] = losses.reshape(loss[at].shape), correct.reshape(right[at].shape)
+        record.save(position + 1, {"loss": torch.from_numpy(loss), "right": torch.from_numpy(right)})
+        record.log(position + 1, p_conv=float((right[at] == 4).mean()), loss=float(loss[at].mean()))
+    np.savez_compressed(record.folder / "outcomes.npz", loss=loss.astype(np.float16), right=right, axes=AXES)
+    return {"models": loss.size, "p_conv": float((right == 4).mean()), "tables": tables(config, loss, right)}
+
+
+def shape(config: Config) -> tuple[int, ...]:
+    """Models along each of AXES."""
+    return len(INTERSECTIONS), len(DIFFERENCES), 2, len(config.num_features), len(INITS), len(INITS), config.seeds
+
+
+def start(config: Config, K: int, device: str) -> Models:
+    """Models of one bucket, in the order of AXES without num_features; a seed starts the same whatever the options."""
+    prototypes, features = [], []
+    for a, b, seed in itertools.product(range(3), range(3), range(config.seeds)):
+        torch.manual_seed(((config.seed * 1000 + seed) * 3 + a) * 3 + b)
+        prototypes.append(fill_(torch.empty(2, 2), INITS[a]))
+        features.append(fill_(torch.empty(K, 2), INITS[b]))
+    times = len(INTERSECTIONS) * len(DIFFERENCES) * 2
+    constants = torch.tensor([0.5, 0.5, 1.0]).reshape(3, 1, 1, 1).expand(3, times * len(features), 1, 1)
+    stacked = (torch.stack(prototypes).repeat(times, 1, 1), torch.stack(features).repeat(times, 1, 1), constants)
+    return Models(*(t.clone().to(device).requires_grad_() for t in stacked))
+
+
+def similarities(models: Models, x: Tensor, level: str) -> Tensor:
+    """S of the points ``[4, D]`` to both prototypes of all models, ``[M, 4, 2]``; models are in the order of ``start``.
+
+    What the options have in common is computed once for all: the sums u and v over shared features, and saliences.
+    """
+    prototypes, features, constants = models
+    M = len(features)
+    sets, options = (len(INTERSECTIONS), -1), (len(INTERSECTIONS) * len(DIFFERENCES), 2, -1)
+    normal = torch.tensor([False, True], device=x.device).view(1, 2, 1).expand(options[0], 2, M // options[0] // 2)
+    normal = normal.reshape(M, 1, 1)
+    subtracts = torch.arange(options[0], device=x.device) % 2 == 1
+    subtracts = subtracts.view(-1, 1).expand(-1, M // options[0]).reshape(M, 1, 1)
+    unit = torch.nn.functional.normalize
+    a = torch.where(normal, unit(x, dim=-1), x) @ features.mT  # [M, 4, K]
+    b = torch.where(normal, unit(prototypes, dim=-1), prototypes) @ features.mT  # [M, 2, K]
+    u, v = separable.shared_sums(a, b)  # [M, 4, 2]
+    least = reference.common(a[:, :, None], b[:, None], "min", "feature") if level == "feature" else torch.minimum(u, v)
+    blocks = [t.unflatten(0, sets) for t in (a, b, u, v, least)]
+    shared = [_shared(intersection, level, *(t[i] for t in blocks)) for i, intersection in enumerate(INTERSECTIONS)]
+    matched_a, matched_b = torch.where(subtracts, least, u), torch.where(subtracts, least, v)
+    a_only = separable.salience(a).unsqueeze(-1) - matched_a
+    b_only = separable.salience(b).unsqueeze(-2) - matched_b
+    return reference.contrast(torch.cat(shared), a_only, b_only, *constants.unbind())
+
+
+def _shared(intersection: str, level: str, a: Tensor, b: Tensor, u: Tensor, v: Tensor, least: Tensor) -> Tensor:
+    """f(A∩B) of the models with one intersection, from the sums that all have."""
+    if intersection == "product":
+        return separable.product(a, b)
+    if intersection == "gmean":
+        return separable.gmean(a, b) if level == "feature" else separable.root(u) * separable.root(v)
+    if level == "feature" and intersection == "softmin":
+        return reference.common(a[:, :, None], b[:, None], "softmin", "feature")
+    if level == "feature" and intersection in ("min", "max"):
+        return least if intersection == "min" else u + v - least
+    return reference.pooled(u, v, intersection)
+
+
+def train(config: Config, K: int, device: str, report: Callable[[int, float], None]) -> tuple[np.ndarray, np.ndarray]:
+    """Losses and numbers of right answers, of 4, after training of all models with K features, ``[M]``."""
+    models = start(config, K, device)
+    x, y = torch.tensor(POINTS, device=device), torch.tensor(LABELS, device=device)
+    optimizer = torch.optim.Adam(models, lr=config.lr, capturable=device == "cuda")
+
+    def losses() -> Tensor:
+        S = similarities(models, x, config.level)
+        return (
+            torch.nn.functional.cross_entropy(S.flatten(0, 1), y.repeat(len(S)), reduction="none").view(-1, 4).mean(-1)
+        )
+
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        each = losses()
+        each.sum().backward()
+        optimizer.step()
+        return each
+
+    advance = captured(step) if device == "cuda" else step
+    for i in range(config.steps):
+        each = advance()
+        if i % 50 == 49 or i + 1 == config.steps:
+            report(i + 1, each.detach().nanmean().item())
+    with torch.no_grad():
+        S = similarities(models, x, config.level)
+        right = ((S[..., 1] > S[..., 0]).long() == y) & (S[..., 0] != S[..., 1])
+        return losses().cpu().numpy(), right.sum(-1).cpu().numpy()
+
+
+def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]:
+    """The step as a CUDA graph, since it is hundreds of launches of little work each.
+
+    Capture needs some tries before, which train as well: they are the answers of the first calls.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        tried = [step() for _ in range(tries)]
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = step()
+
+    def advance() -> Tensor:
+        if tried:
+            return tried.pop(0)
+        graph.replay()
+        return kept
+
+    return advance
+
+
+def tables(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict]]:
+    """The paper's four tables: means and standard errors over all models that share some factors."""
+    names: dict[str, tuple] = {
+        "intersection": INTERSECTIONS,
+        "difference": DIFFERENCES,
+        "normalize": (False, True),
+        "num_features": config.num_features,
+        "prototypes_init": INITS,
+        "features_init": INITS,
+    }
+    return {
+        "by_reductions": table(names, loss, right, "intersection", "difference"),
+        "by_init": table(names, loss, right, "features_init", "prototypes_init"),
+        "by_normalize": table(names, loss, right, "normalize"),
+        "by_num_features": table(names, loss, right, "num_features"),
+    }
+
+
+def table(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors: str) -> list[dict]:
+    rows = []
+    for values in itertools.product(*(range(len(names[f])) for f in factors)):
+        at: list = [slice(None)] * len(AXES)
+        for factor, value in zip(factors, values, strict=True):
+            at[AXES.index(factor)] = value
+        l, r = loss[tuple(at)].ravel().astype(np.float64), right[tuple(at)].ravel() / 4
+        converged = (r == 1).astype(np.float64)
+        row: dict = {f: names[f][v] for f, v in zip(factors, values, strict=True)}
+        row["n"] = int(r.size)
+        for key, of in (("loss", l), ("acc", r), ("p_conv", converged)):
+            row[key] = round(float(np.nanmean(of)), 4)
+            row[f"{key}_se"] = round(float(np.nanstd(of) / np.sqrt(of.size)), 4)
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["p_conv"])
+
+
+def summary(whole: dict) -> list:
+    """The run's tables, for people."""
+    level = whole["config"]["level"]
+    return [
+        f"{whole['result']['models']:,} models at {level} level: p(conv) {whole['result']['p_conv']:.3f}",
+        *compare([whole]),
+    ]
+
+
+FACTORS = {
+    "by_reductions": ("intersection", "difference"),
+    "by_init": ("features_init", "prototypes_init"),
+    "by_normalize": ("normalize",),
+    "by_num_features": ("num_features",),
+}
+
+
+def compare(results: list[dict]) -> list:
+    """The paper's four tables, with our p(conv) at each level beside it."""
+    from rich.table import Table
+
+    out = []
+    for name, factors in FACTORS.items():
+        ours = {r["config"]["level"]: {_key(row, factors): row for row in r["result"]["tables"][name]} for r in results}
+        table = Table(*(f.replace("_", " ") for f in factors), title=f"p(conv) {name.replace('_', ' ')}")
+        for heading in ("paper", *(f"ours, {level} level" for level in ours)):
+            table.add_column(heading, justify="right")
+        differences: dict[str, list[float]] = {level: [] for level in ours}
+        for row in paper(f"xor_{name}"):
+            cells = []
+            for level, rows in ours.items():
+                mine = rows.get(_key(row, factors))
+                cells.append(f"{mine['p_conv']:.2f} ± {mine['p_conv_se']:.2f}" if mine else "–")
+                if mine:
+                    differences[level].append(abs(mine["p_conv"] - float(row["p_conv"])))
+            table.add_row(*_key(row, factors), f"{float(row['p_conv']):.2f} ± {float(row['p_conv_se']):.2f}", *cells)
+        means = [f"{sum(d) / len(d):.3f}" if d else "–" for d in differences.values()]
+        table.add_section()
+        table.add_row("mean |difference|", *[""] * (len(factors) - 1), "", *means)
+        out.append(table)
+    return out
+
+
+def _key(row: dict, factors: tuple[str, ...]) -> tuple[str, ...]:
+    """The factors of a row as text; the paper's CSV writes feature counts as floats."""
+    return tuple(str(row[f]).removesuffix(".0") for f in factors)

@@ -1,0 +1,148 @@
+"""A run's folder: whole files only, going on where it was, and one sentence for whatever is wrong."""
+
+import json
+import os
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from similitude.experiments import record as records
+from similitude.experiments.record import Record, RunError, changed
+
+
+@dataclass(frozen=True)
+class Config:
+    steps: int = 3
+    lr: float = 0.1
+    name: str = "a"
+    quick: bool = False
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def open_record(folder, config=None):
+    return Record(folder, "test", config or Config(), "cpu")
+
+
+def test_settings_are_read_as_their_fields_types():
+    got = changed(Config(), ["steps=5", "lr=1e-3", "name=b", "quick=true", "sizes=4,8"])
+    assert got == Config(5, 0.001, "b", True, (4, 8))
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("stepz=5", "no setting 'stepz=5'; give key=value, with a key out of steps, lr, name, quick, sizes."),
+        ("steps", "no setting 'steps'; give key=value, with a key out of steps, lr, name, quick, sizes."),
+        ("steps=1.5", "steps must be a whole number, as in steps=3; got '1.5'."),
+        ("lr=fast", "lr must be a number, as in lr=0.1; got 'fast'."),
+        ("quick=1", "quick must be true or false, as in quick=false; got '1'."),
+        ("sizes=1,x", "sizes must be a whole number, as in sizes=1; got 'x'."),
+    ],
+)
+def test_wrong_settings_get_one_sentence(setting, sentence):
+    with pytest.raises(RunError) as error:
+        changed(Config(), [setting])
+    assert str(error.value) == sentence
+
+
+def test_a_folder_goes_on_with_its_own_settings_only(tmp_path):
+    open_record(tmp_path / "run")
+    open_record(tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run with steps=3, and 4 is asked for"):
+        open_record(tmp_path / "run", Config(steps=4))
+
+
+def test_a_checkpoint_comes_back_and_replaces_the_earlier_one(tmp_path):
+    record = open_record(tmp_path)
+    assert record.load() is None
+    record.save(1, {"w": torch.zeros(2)}, {"rng": torch.get_rng_state()})
+    record.save(2, {"w": torch.ones(2)}, {"epoch": 7})
+    step, tensors, state = open_record(tmp_path).load()
+    assert (step, state) == (2, {"epoch": 7})
+    assert torch.equal(tensors["w"], torch.ones(2))
+    assert [f.name for f in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
+    record = open_record(tmp_path)
+    record.log(1, loss=1.0)
+    record.save(1, {"w": torch.zeros(1)})
+    record.log(2, loss=0.5)
+    with open(tmp_path / "log.jsonl", "a") as file:
+        file.write('{"step": 3, "lo')
+    open_record(tmp_path).load()
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
+        {"step": 1, "loss": 1.0}
+    ]
+
+
+def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(1)})
+    (tmp_path / "checkpoint-2.half").mkdir()
+    (tmp_path / "config.json.half").write_text("{")
+    assert open_record(tmp_path).load()[0] == 1
+    assert not list(tmp_path.glob("*.half"))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("damage", [b"", b"nonsense"])
+def test_a_corrupt_checkpoint_is_one_sentence(tmp_path, file, damage):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(100)}, {"epoch": 1})
+    (tmp_path / "checkpoint-1" / file).write_bytes(damage)
+    with pytest.raises(RunError, match="checkpoint-1 cannot be read") as error:
+        open_record(tmp_path).load()
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(1)})
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "save_file", full)
+    with pytest.raises(RunError, match="No space left on device; the last checkpoint is intact"):
+        record.save(2, {"w": torch.ones(1)})
+    assert not list(tmp_path.glob("*.half"))
+    assert record.load()[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunError, match="cannot write to"):
+        open_record(tmp_path / "run")
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunError, match=r"cannot write to .*run: File exists; give another --out"):
+        open_record(tmp_path / "run")
+
+
+def test_the_result_says_where_it_comes_from(tmp_path):
+    record = open_record(tmp_path)
+    record.hashes["train"] = "00ff"
+    record.save(3, {"w": torch.zeros(1)})
+    whole = record.finish({"accuracy": 0.9})
+    assert whole == open_record(tmp_path).result
+    assert whole["config"]["sizes"] == [1, 2]
+    assert whole["data"] == {"train": "00ff"}
+    assert whole["versions"]["torch"] == torch.__version__
+    assert whole["seconds"] >= 0
+    assert whole["peak_gib"] > 0
+    assert whole["commit"]
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_time_of_earlier_sittings_counts(tmp_path):
+    record = open_record(tmp_path)
+    record.start -= 100
+    record.save(1, {"w": torch.zeros(1)})
+    again = open_record(tmp_path)
+    again.load()
+    assert again.seconds() > 100

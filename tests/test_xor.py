@@ -1,0 +1,96 @@
+"""The XOR grid: stacked models are what they are alone, and a run that was killed ends as one that was not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from similitude import TverskyProjection
+from similitude.checks import DIFFERENCES, INTERSECTIONS
+from similitude.experiments import xor
+from similitude.experiments.record import Record
+
+
+def quiet(*_, **__):
+    pass
+
+
+@pytest.mark.parametrize("level", ["set", "feature"])
+@pytest.mark.parametrize("K", [1, 4])
+def test_stacked_models_give_what_single_layers_give(level, K):
+    config = replace(xor.SMOKE, level=level, seeds=2)
+    models = xor.start(config, K, "cpu")
+    with torch.no_grad():
+        models.constants.uniform_(0.2, 1.5)
+    x = torch.tensor(xor.POINTS)
+    S = xor.similarities(models, x, level)
+    M = 3 * 3 * config.seeds
+    assert len(S) == 12 * 2 * M
+    for g, (intersection, difference) in enumerate((i, d) for i in INTERSECTIONS for d in DIFFERENCES):
+        for normalize in (False, True):
+            for m in (0, 5, M - 1):
+                i = (g * 2 + normalize) * M + m
+                layer = TverskyProjection(
+                    2, 2, K, intersection=intersection, difference=difference, level=level, normalize=normalize
+                )
+                with torch.no_grad():
+                    layer.prototypes.copy_(models.prototypes[i])
+                    layer.features.weight.copy_(models.features[i])
+                    for name, value in zip(("alpha", "beta", "theta"), models.constants[:, i].flatten(), strict=True):
+                        getattr(layer, name).fill_(value)
+                torch.testing.assert_close(S[i], layer(x), msg=f"{intersection} {difference} {normalize} {m}")
+
+
+def test_a_stacked_model_trains_as_it_does_alone():
+    config = replace(xor.SMOKE, steps=20, seeds=1)
+    losses, _ = xor.train(config, 4, "cpu", quiet)
+    models = xor.start(config, 4, "cpu")
+    for i in (0, 50, 150):
+        group, rest = divmod(i, 18)
+        options = dict(intersection=INTERSECTIONS[group // 2], difference=DIFFERENCES[group % 2], level="set")
+        layer = TverskyProjection(2, 2, 4, normalize=rest >= 9, **options)
+        with torch.no_grad():
+            layer.prototypes.copy_(models.prototypes[i])
+            layer.features.weight.copy_(models.features[i])
+        x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
+        for _ in range(config.steps):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(layer(x), y).backward()
+            optimizer.step()
+        alone = torch.nn.functional.cross_entropy(layer(x), y).item()
+        assert losses[i] == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, monkeypatch):
+    whole = xor.run(xor.SMOKE, Record(tmp_path / "whole", "xor", xor.SMOKE, "cpu"), quiet)
+    train = xor.train
+
+    def killed(config, K, *rest):
+        if xor.SMOKE.num_features[1] == K:
+            raise KeyboardInterrupt
+        return train(config, K, *rest)
+
+    monkeypatch.setattr(xor, "train", killed)
+    with pytest.raises(KeyboardInterrupt):
+        xor.run(xor.SMOKE, Record(tmp_path / "broken", "xor", xor.SMOKE, "cpu"), quiet)
+    trained = []
+    monkeypatch.setattr(xor, "train", lambda config, K, *rest: (trained.append(K), train(config, K, *rest))[1])
+    again = xor.run(xor.SMOKE, Record(tmp_path / "broken", "xor", xor.SMOKE, "cpu"), quiet)
+    assert again == whole
+    assert trained == [xor.SMOKE.num_features[1]]
+
+
+def test_tables_count_every_model_once():
+    config = xor.Config()
+    right = np.zeros(xor.shape(config), np.uint8)
+    right[INTERSECTIONS.index("min")] = 4
+    tables = xor.tables(config, np.ones(right.shape, np.float32), right)
+    assert right.size == 11_664
+    for rows in tables.values():
+        assert sum(row["n"] for row in rows) == 11_664
+    best = tables["by_reductions"][:2]
+    assert {row["intersection"] for row in best} == {"min"}
+    assert [row["p_conv"] for row in best] == [1, 1]
+    assert [len(rows) for rows in tables.values()] == [12, 9, 2, 6]
