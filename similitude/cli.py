@@ -24,7 +24,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-EXPERIMENTS = ("xor",)
+EXPERIMENTS = ("xor", "mnist")
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 
@@ -159,6 +159,7 @@ def reproduce(
     The run's folder holds settings, log, checkpoints and the result. Run the same command again after a stop of any
     kind and it goes on from the last checkpoint.
     """
+    from .experiments.data import DataError
     from .experiments.record import RunError
 
     experiment = find_experiment(name)
@@ -167,7 +168,7 @@ def reproduce(
         run_experiment(name, experiment, recipe, seed, settings or [], out, results, device, smoke)
     except KeyboardInterrupt:
         fail(f"stopped; go on from the last checkpoint with: {command}", code=130)
-    except RunError as error:
+    except (RunError, DataError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{name} needs {error.name}, which comes with: pip install 'similitude[demo]'")

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..checks import DIFFERENCES, INTERSECTIONS
 from ..initialize import fill_
 from ..ops import reference, separable
+from .capture import captured
 from .record import Record, paper
 
 POINTS = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
@@ -102,18 +103,15 @@ def similarities(models: Models, x: Tensor, level: str) -> Tensor:
     What the options have in common is computed once for all: the sums u and v over shared features, and saliences.
     """
     prototypes, features, constants = models
-    M = len(features)
-    sets, options = (len(INTERSECTIONS), -1), (len(INTERSECTIONS) * len(DIFFERENCES), 2, -1)
-    normal = torch.tensor([False, True], device=x.device).view(1, 2, 1).expand(options[0], 2, M // options[0] // 2)
-    normal = normal.reshape(M, 1, 1)
-    subtracts = torch.arange(options[0], device=x.device) % 2 == 1
-    subtracts = subtracts.view(-1, 1).expand(-1, M // options[0]).reshape(M, 1, 1)
+    M, groups = len(features), len(INTERSECTIONS) * len(DIFFERENCES)
+    position = torch.arange(M, device=x.device).view(M, 1, 1)
+    subtracts, normal = position // (M // groups) % 2 == 1, position // (M // groups // 2) % 2 == 1
     unit = torch.nn.functional.normalize
     a = torch.where(normal, unit(x, dim=-1), x) @ features.mT  # [M, 4, K]
     b = torch.where(normal, unit(prototypes, dim=-1), prototypes) @ features.mT  # [M, 2, K]
     u, v = separable.shared_sums(a, b)  # [M, 4, 2]
     least = reference.common(a[:, :, None], b[:, None], "min", "feature") if level == "feature" else torch.minimum(u, v)
-    blocks = [t.unflatten(0, sets) for t in (a, b, u, v, least)]
+    blocks = [t.unflatten(0, (len(INTERSECTIONS), -1)) for t in (a, b, u, v, least)]
     shared = [_shared(intersection, level, *(t[i] for t in blocks)) for i, intersection in enumerate(INTERSECTIONS)]
     matched_a, matched_b = torch.where(subtracts, least, u), torch.where(subtracts, least, v)
     a_only = separable.salience(a).unsqueeze(-1) - matched_a
@@ -162,29 +160,6 @@ def train(config: Config, K: int, device: str, report: Callable[[int, float], No
         S = similarities(models, x, config.level)
         right = ((S[..., 1] > S[..., 0]).long() == y) & (S[..., 0] != S[..., 1])
         return losses().cpu().numpy(), right.sum(-1).cpu().numpy()
-
-
-def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]:
-    """The step as a CUDA graph, since it is hundreds of launches of little work each.
-
-    Capture needs some tries before, which train as well: they are the answers of the first calls.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        tried = [step() for _ in range(tries)]
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = step()
-
-    def advance() -> Tensor:
-        if tried:
-            return tried.pop(0)
-        graph.replay()
-        return kept
-
-    return advance
 
 
 def tables(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict]]:

@@ -192,12 +192,13 @@ def _scalar_gradients(grad, a, b, missing, to_a, to_b, alpha, beta, theta):
     """Gradients of α, β, θ: S is linear in them and homogeneous in A⁺ and in B⁺, so no further product is needed.
 
     ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. Where that means a division by almost nothing, or the gradient
-    is itself to be differentiated, one product more gives them directly.
+    is itself to be differentiated, one product more gives them directly; as on a GPU, where a look at values would wait
+    for all that is queued, and cannot be part of a CUDA graph.
     """
     if torch.is_grad_enabled():
         missing = _missing(a, b)
     to_beta = _inner(grad, missing).sum()
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and not a.is_cuda:
         rows_a, rows_b, by_beta = _inner(a, to_a), _inner(b, to_b), beta * to_beta
         by_a, by_b = rows_a.sum(), rows_b.sum()
         by_theta, by_alpha = by_b - by_beta, by_a - by_b + by_beta

@@ -1,0 +1,171 @@
+"""The paper's four networks on MNIST digits: accuracies, and images of what the visual ones learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..models import mnist as networks
+from ..models.data_domain import DataDomain
+from . import data, synthetic
+from .capture import captured
+from .record import Record, paper
+
+NETWORKS = {
+    "MNISTNet": networks.MNISTNet,
+    "VisualMNISTNet": networks.VisualMNISTNet,
+    "TverskyMNISTNet": networks.TverskyMNISTNet,
+    "VisualTverskyMNISTNet": networks.VisualTverskyMNISTNet,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's recipe; ``snapshots`` are epochs after which the visual networks' images are kept."""
+
+    networks: tuple[str, ...] = tuple(NETWORKS)
+    epochs: int = 1000
+    batch: int = 500
+    lr: float = 0.002
+    weight_decay: float = 1e-5
+    dropout: float = 0.05
+    snapshots: tuple[int, ...] = (0, 200, 400, 600)
+    checkpoint_every: int = 25
+    seed: int = 0
+    digits: int = 0  # made-up digits instead of MNIST's, for a smoke run
+
+    def __post_init__(self):
+        unknown = [n for n in self.networks if n not in NETWORKS]
+        if unknown or not self.networks:
+            raise ValueError(f"networks must be out of {', '.join(NETWORKS)}; got {', '.join(unknown) or 'none'}.")
+        if min(self.epochs, self.batch, self.checkpoint_every) < 1:
+            raise ValueError("epochs, batch and checkpoint_every must be 1 or more.")
+
+
+RECIPES = {"paper": Config()}
+SMOKE = Config(epochs=2, batch=50, snapshots=(0, 1), checkpoint_every=1, digits=200)
+
+
+def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
+    """Test accuracy of each network after the last epoch, with its curve. A stopped run goes on after a checkpoint."""
+    digits = synthetic.synthetic_digits(config.digits) if config.digits else data.mnist()
+    record.hashes.update(digits.hashes)
+    pixels = {name: _pixels(getattr(digits, name), record.device) for name in ("train_x", "test_x")}
+    labels = {name: getattr(digits, name).long().to(record.device) for name in ("train_y", "test_y")}
+    train, test = (pixels["train_x"], labels["train_y"]), (pixels["test_x"], labels["test_y"])
+    done, tensors, state = record.load() or (0, {}, {})
+    results: dict[str, dict] = state.get("results", {})
+    images = {k.removeprefix("images."): v.numpy() for k, v in tensors.items() if k.startswith("images.")}
+    for position, name in enumerate(config.networks):
+        if done >= (position + 1) * config.epochs:
+            continue
+        network, optimizer = make(config, name, record.device)
+        first = max(0, done - position * config.epochs)
+        if first:
+            network.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+            optimizer.load_state_dict(state["optimizer"])
+        curve = state["curve"] if first else []
+        for epoch, loss in epochs(config, name, network, optimizer, *train, first):
+            if isinstance(network, DataDomain) and (epoch in config.snapshots or epoch == config.epochs):
+                for kind in ("prototypes", "features"):
+                    if getattr(network, kind) is not None:
+                        images[f"{name}.{kind}.{epoch}"] = getattr(network, kind).detach().cpu().numpy()
+            if epoch == 0:
+                continue
+            report(position * config.epochs + epoch, len(config.networks) * config.epochs, name, loss=loss)
+            if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
+                accuracy = measure(network, *test)
+                curve.append([epoch, loss, accuracy])
+                record.log(position * config.epochs + epoch, **{f"{name}/loss": loss, f"{name}/accuracy": accuracy})
+                if epoch == config.epochs:
+                    results[name] = {"parameters": count(network), "accuracy": accuracy, "curve": curve}
+                kept = {f"model.{k}": v for k, v in network.state_dict().items()}
+                kept |= {f"images.{k}": torch.from_numpy(v) for k, v in images.items()}
+                so_far = {"results": results, "curve": curve, "optimizer": optimizer.state_dict()}
+                record.save(position * config.epochs + epoch, kept, so_far)
+    halves: dict = {k: v.astype(np.float16) for k, v in images.items()}
+    np.savez_compressed(record.folder / "images.npz", **halves)
+    return {"networks": results}
+
+
+def _pixels(images: Tensor, device: str) -> Tensor:
+    """Digits ``[N, 28, 28]`` of 0 to 255 as ``[N, 1, 28, 28]`` of 0 to 1, on the device for the whole run."""
+    return images.to(device).float().div_(255).unsqueeze(1)
+
+
+def make(config: Config, name: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(config.seed)
+    network = NETWORKS[name](dropout=config.dropout).to(device)
+    rate, decay = config.lr, config.weight_decay
+    return network, torch.optim.Adam(network.parameters(), rate, weight_decay=decay, capturable=device == "cuda")
+
+
+def epochs(
+    config: Config, name: str, network, optimizer, x: Tensor, y: Tensor, first: int
+) -> Iterator[tuple[int, float]]:
+    """Trains, and gives each epoch, from 0, and its mean loss. What is random depends on seed and epoch alone."""
+    if first == 0:
+        yield 0, float("nan")
+    size = min(config.batch, len(x))
+    rows = torch.zeros(size, dtype=torch.long, device=x.device)
+
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    advance: Callable[[], Tensor] | None = None
+    for epoch in range(first + 1, config.epochs + 1):
+        network.train()
+        torch.manual_seed((config.seed * 100_003 + epoch) * 8 + list(NETWORKS).index(name))
+        order = torch.randperm(len(x)).to(x.device)
+        losses = []
+        for start in range(0, len(x) - size + 1, size):
+            rows.copy_(order[start : start + size])
+            if advance is None:
+                advance = captured(step, 1) if x.is_cuda else step
+            losses.append(advance().clone())
+        yield epoch, torch.stack(losses).mean().item()
+
+
+@torch.no_grad()
+def measure(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Share of right answers."""
+    network.eval()
+    right = sum((network(part).argmax(-1) == labels).sum() for part, labels in zip(x.split(1000), y.split(1000)))
+    return float(right) / len(y)
+
+
+def count(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+def summary(whole: dict) -> list:
+    return compare([whole])
+
+
+def compare(results: list[dict]) -> list:
+    """The paper's table, with ours beside it: the mean over runs, and its standard error."""
+    from rich.table import Table
+
+    title = f"accuracy on MNIST's test digits, {results[0]['config']['epochs']} epochs"
+    table = Table("network", title=title)
+    for heading in ("parameters", "paper", "ours", "difference"):
+        table.add_column(heading, justify="right")
+    for row in paper("mnistnet"):
+        found = [r["result"]["networks"][row["model"]] for r in results if row["model"] in r["result"]["networks"]]
+        if not found:
+            table.add_row(row["model"], f"{int(row['params']):,}", row["valid_acc"], "–", "–")
+            continue
+        percent = np.array([100 * f["accuracy"] for f in found])
+        error = f" ± {percent.std(ddof=1) / np.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
+        difference = f"{percent.mean() - float(row['valid_acc']):+.2f}"
+        ours = f"{percent.mean():.2f}{error}"
+        table.add_row(row["model"], f"{found[0]['parameters']:,}", row["valid_acc"], ours, difference)
+    return [table]
