@@ -1,0 +1,262 @@
+"""DataDomain: a network whose last layer's prototypes and features are tensors of the input's shape, to be looked at.
+
+The paper's "data-domain visualization": such parameters go through the network as inputs do, up to their layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .. import functional as F
+from ..checks import check_vectors, short
+from ..nn import CONSTANTS, TverskyProjection
+from ..precision import agrees, autocasts, settings
+
+if TYPE_CHECKING:
+    from ..interpret.explain import Explanation
+
+OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
+
+
+class DataDomain(nn.Module):
+    """A backbone and a head whose prototypes and features, or a linear head's rows, are images.
+
+    ``[N, *shape]`` -> ``[N, P]``. "Images" are tensors of the input's shape, whatever it is: ``prototypes``
+    ``[P, *shape]`` and, for a Tversky head, ``features`` ``[K, *shape]``. They are parameters that start as U[0, 1)
+    noise, to be read, edited in place, or replaced by ``set_images``.
+
+    backbone: all that stands before the head, ``[N, *shape]`` -> ``[N, D]``. A module becomes part of this one. Any
+    other callable, such as a method of the network that this one is a part of, is only called: its parameters are
+    counted and saved where they are. (A lambda works, but Python copies and pickles methods and not lambdas.)
+    head: a TverskyProjection or nn.Linear, for its sizes, options, α, β, θ and bias; its vectors are left behind.
+    shape: that of one input, without the batch.
+
+    In ``train()`` inputs and images go through the backbone as one batch ("along with every data batch", says the
+    paper): batch norms normalise all of them alike and update their statistics once, and dropout falls on all of them.
+    In ``eval()`` under ``no_grad`` the encoded images are kept, until a parameter, a buffer or a mode changes. Changes
+    of the backbone through ``.data`` leave no mark and are not seen; ``eval()`` called again drops what is kept.
+    Behind a callable that is neither a module nor a module's method nothing can be watched, and nothing is kept.
+    """
+
+    backbone: Callable[[Tensor], Tensor]
+    prototypes: nn.Parameter
+    features: nn.Parameter | None
+    bias: nn.Parameter | None
+    alpha: Tensor
+    beta: Tensor
+    theta: Tensor
+
+    def __init__(self, backbone: Callable[[Tensor], Tensor], head: TverskyProjection | nn.Linear, shape: Sequence[int]):
+        super().__init__()
+        if not callable(backbone):
+            raise TypeError(f"backbone must be a module or another callable; got {type(backbone).__name__}.")
+        if not isinstance(head, TverskyProjection | nn.Linear):
+            raise TypeError(f"head must be a TverskyProjection or an nn.Linear; got {type(head).__name__}.")
+        self._kept: _Kept | None = None
+        self.backbone, self.dim, self.shape = backbone, head.in_features, _checked_shape(shape)
+        vectors = head.weight if isinstance(head, nn.Linear) else head.prototypes
+        self.prototypes = nn.Parameter(torch.rand_like(vectors.new_empty(len(vectors), *self.shape)))
+        self.register_parameter("features", None)
+        self.register_parameter("bias", head.bias)
+        self.options: dict | None = None
+        if isinstance(head, TverskyProjection):
+            K = head.features.num_features
+            self.features = nn.Parameter(torch.rand_like(vectors.new_empty(K, *self.shape)))
+            self.options = {name: getattr(head, name) for name in OPTIONS}
+            for name in CONSTANTS:
+                constant = getattr(head, name)
+                register = self.register_parameter if isinstance(constant, nn.Parameter) else self.register_buffer
+                register(name, constant)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_images("x", x)
+        layer = self._kept_layer(x)
+        if layer is not None:
+            return layer(self._vectors(x))
+        N, P = x.shape[0], len(self.prototypes)
+        vectors = self._vectors(torch.cat([x, self._images()]))
+        x, prototypes, features = vectors[:N], vectors[N : N + P], vectors[N + P :]
+        if self.options is None:
+            return nn.functional.linear(x, prototypes, self.bias)
+        out = F.tversky_projection(x, prototypes, features, self.alpha, self.beta, self.theta, **self.options)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The vectors that the head sees in ``eval()``, without gradients: ``[N, *shape]`` -> ``[N, D]``."""
+        self._check_images("x", x)
+        with self._evaluating():
+            return self._vectors(x)
+
+    def materialize(self) -> TverskyProjection | nn.Linear:
+        """The head as a plain layer of its own, with the vectors that the images are encoded to in ``eval()`` now.
+
+        ``nn.Sequential(net.backbone, net.materialize())`` is the same network for inference, free of images.
+        """
+        P = len(self.prototypes)
+        vectors = self.encode(self._images())
+        # Under autocast vectors have its dtype, and the layer the network's, as everything that autocast rounds. Made
+        # without memory, it draws no random numbers.
+        like = {"device": "meta", "dtype": self.prototypes.dtype}
+        if self.options is None:
+            layer = nn.Linear(self.dim, P, bias=self.bias is not None, **like)
+            values = {"weight": vectors}
+        else:
+            learnable = [name for name in CONSTANTS if isinstance(getattr(self, name), nn.Parameter)]
+            options = {**self.options, "learnable": learnable, "bias": self.bias is not None}
+            layer = TverskyProjection(self.dim, P, len(vectors) - P, **options, **like)
+            values = {"prototypes": vectors[:P], "features.weight": vectors[P:]}
+            values |= {name: getattr(self, name) for name in CONSTANTS}
+        layer.to_empty(device=vectors.device)
+        layer.load_state_dict(values if self.bias is None else {**values, "bias": self.bias})
+        return layer.train(self.training)
+
+    def explain(
+        self,
+        x: Tensor,
+        prototype: int | None = None,
+        top: int = 10,
+        feature_names: Sequence[str] | None = None,
+        prototype_names: Sequence[str] | None = None,
+    ) -> Explanation:
+        """Why this image ``[*shape]`` is as similar as it is to a prototype (by default the most similar one)."""
+        layer = self.materialize()
+        if not isinstance(layer, TverskyProjection):
+            raise TypeError("a linear head has no features to explain an answer by; use a TverskyProjection.")
+        if isinstance(x, Tensor) and x.shape != self.shape:
+            raise ValueError(f"x must be one input of shape {list(self.shape)}; got shape {list(x.shape)}.")
+        return layer.eval().explain(self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
+
+    @torch.no_grad()
+    def set_images(self, prototypes: Tensor | None = None, features: Tensor | None = None) -> DataDomain:
+        """This network with other images, ``[n, *shape]``, for its prototypes, its features or both.
+
+        As many as before are copied into the parameter; another number of them makes a new one, which an optimiser must
+        be given. One image alone is edited by ``with torch.no_grad(): net.prototypes[i] = image``.
+        """
+        if features is not None and self.features is None:
+            raise ValueError("a linear head has no features; its rows are the prototypes.")
+        given = {n: images for n, images in (("prototypes", prototypes), ("features", features)) if images is not None}
+        for name, images in given.items():
+            self._check_images(name, images)
+            if len(images) == 0:
+                raise ValueError(f"{name} must be one image or more; got shape {list(images.shape)}.")
+        if prototypes is not None and self.bias is not None and len(prototypes) != len(self.bias):
+            raise ValueError(f"the head has a bias for {len(self.bias)} prototypes; got {len(prototypes)} images.")
+        for name, images in given.items():
+            parameter = getattr(self, name)
+            if parameter.shape == images.shape:
+                parameter.copy_(images)
+            else:
+                setattr(self, name, nn.Parameter(images.detach().clone(), parameter.requires_grad))
+        return self
+
+    def train(self, mode: bool = True) -> DataDomain:
+        self._kept = None
+        return super().train(mode)
+
+    def _apply(self, fn, recurse: bool = True) -> DataDomain:
+        # Moved or cast, parameters may land where others lay before.
+        self._kept = None
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_kept": None}
+
+    def extra_repr(self) -> str:
+        sizes = f"shape={self.shape}, dim={self.dim}, num_prototypes={len(self.prototypes)}"
+        if self.features is None or self.options is None:
+            return f"{sizes}, head='linear'"
+        named = (f"{name}={self.options[name]!r}" for name in ("intersection", "difference"))
+        return f"{sizes}, num_features={len(self.features)}, {', '.join(named)}"
+
+    def _images(self) -> Tensor:
+        return self.prototypes if self.features is None else torch.cat([self.prototypes, self.features])
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        vectors = self.backbone(x)
+        if not isinstance(vectors, Tensor):
+            raise TypeError(f"the backbone must give a tensor [N, D]; got {type(vectors).__name__}.")
+        if vectors.shape != (x.shape[0], self.dim):
+            raise ValueError(
+                f"the backbone must give {[x.shape[0], self.dim]}, a vector of the head's width for each input; "
+                f"got shape {list(vectors.shape)}."
+            )
+        return vectors
+
+    def _check_images(self, name: str, x: Tensor) -> None:
+        check_vectors(name, x)
+        if x.shape[1:] != self.shape:
+            hint = f": for one input use {name}[None]" if x.shape == self.shape else ""
+            raise ValueError(f"{name} must be [N, {', '.join(map(str, self.shape))}]; got shape {list(x.shape)}{hint}.")
+        own = self.prototypes
+        if x.device != own.device or (x.dtype != own.dtype and not autocasts(x)):
+            raise ValueError(
+                f"{name} must have the dtype and device of the network, {short(own.dtype)} on {own.device}; "
+                f"got {short(x.dtype)} on {x.device}."
+            )
+
+    def _watched(self) -> list[nn.Module] | None:
+        """This module and all that its answer depends on, if that can be known."""
+        if isinstance(self.backbone, nn.Module):
+            return list(self.modules())
+        owner = getattr(self.backbone, "__self__", None)
+        return list(dict.fromkeys([*self.modules(), *owner.modules()])) if isinstance(owner, nn.Module) else None
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Everything that is known to be in the network is in ``eval()`` meanwhile, and asks for no gradients."""
+        modes = [(module, module.training) for module in self._watched() or ()]
+        try:
+            for module, _ in modes:
+                module.training = False
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def _kept_layer(self, x: Tensor) -> nn.Module | None:
+        """The head as a plain layer, made when something changed; None where it may not be kept."""
+        modules = None if self.training or torch.is_grad_enabled() else self._watched()
+        if modules is None or any(module.training for module in modules) or not agrees(x, self.prototypes):
+            self._kept = None
+            return None
+        tensors = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+        if any(t.is_inference() for t in tensors):
+            return None
+        how = (dict(self.options or {}), settings(x))
+        # Other threads may put another in its place meanwhile.
+        kept = self._kept
+        if kept is None or not kept.holds(tensors, how, self._images()):
+            kept = self._kept = _Kept(tensors, how, self._images(), self.materialize())
+        return kept.layer
+
+
+class _Kept:
+    """The head as a plain layer, and what it was made of."""
+
+    def __init__(self, tensors: list[Tensor], how: tuple, images: Tensor, layer: nn.Module):
+        self.tensors, self.how, self.images, self.layer = tensors, how, images.detach().clone(), layer
+        self.versions = [(t.data_ptr(), t._version) for t in tensors]
+
+    def holds(self, tensors: list[Tensor], how: tuple, images: Tensor) -> bool:
+        """Whether the layer is still that of these tensors; images, which people edit by ``.data``, are compared."""
+        return (
+            how == self.how
+            and len(tensors) == len(self.tensors)
+            and all(t is kept for t, kept in zip(tensors, self.tensors, strict=True))
+            and [(t.data_ptr(), t._version) for t in tensors] == self.versions
+            and torch.equal(images, self.images)
+        )
+
+
+def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, Sequence) else ()
+    if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise ValueError(f"shape must be that of one input, such as (1, 28, 28); got {shape!r}.")
+    return sizes

@@ -1,0 +1,258 @@
+"""TverskyResNet: transformers' ResNet with a Tversky projection in the place of its last linear layer.
+
+Importing this file makes it known to AutoConfig and AutoModelForImageClassification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from ..checks import check_choice
+from ..initialize import fill_
+from ..nn import FeatureBank, TverskyProjection
+
+try:
+    from transformers import (
+        AutoConfig,
+        AutoModelForImageClassification,
+        ResNetConfig,
+        ResNetForImageClassification,
+        ResNetModel,
+        ResNetPreTrainedModel,
+        initialization,
+    )
+    from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
+except ImportError as error:
+    raise ImportError(
+        f"similitude.models.resnet needs transformers: pip install 'similitude[hf]' ({error})."
+    ) from error
+
+SIMILARITY = ("intersection", "difference", "level", "model", "normalize", "backend")
+START = ("alpha", "beta", "theta", "learnable", "init")
+OPTIONS = ("head_dropout", "bias", *SIMILARITY, *START, "id2label", "label2id", "problem_type")
+NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
+
+
+class TverskyResNetConfig(ResNetConfig):
+    """ResNetConfig, what its Tversky head is, and whether the head alone trains.
+
+    num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
+    head_dropout: share of the backbone's output that is dropped before the head, in training.
+    frozen: see TverskyResNetForImageClassification.
+    The others are TverskyProjection's; wrong ones fail here.
+    """
+
+    model_type = "tversky_resnet"
+
+    num_features: int = 224
+    head_dropout: float = 0.1
+    frozen: bool = False
+    bias: bool = False
+    intersection: str = "product"
+    difference: str = "ignorematch"
+    level: str = "feature"
+    model: str = "contrast"
+    normalize: bool = False
+    alpha: float = 0.5
+    beta: float = 0.5
+    theta: float = 1.0
+    learnable: bool | Collection[str] = True
+    init: str = "unit"
+    backend: str = "auto"
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        for name in ("frozen", "bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+        if not isinstance(self.head_dropout, int | float) or not 0 <= self.head_dropout < 1:
+            raise ValueError(f"head_dropout must be a number from 0 to below 1; got {self.head_dropout!r}.")
+        if not self.num_labels:
+            raise ValueError(f"num_labels must be 1 or more, a prototype for each label; got {self.num_labels!r}.")
+        # A layer without memory makes all its checks.
+        layer = self.make_head(device="meta")
+        # What follows must go into JSON.
+        self.difference = layer.difference
+        self.alpha, self.beta, self.theta = float(self.alpha), float(self.beta), float(self.theta)
+        if not isinstance(self.learnable, bool | str):
+            self.learnable = sorted(self.learnable)
+
+    def make_head(self, device=None) -> TverskyProjection:
+        """A new head, from the width of the last stage to the labels."""
+        assert self.hidden_sizes
+        assert self.num_labels
+        options = {name: getattr(self, name) for name in (*SIMILARITY, *START, "bias")}
+        return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, device=device, **options)
+
+
+class TverskyResNetForImageClassification(ResNetPreTrainedModel):
+    """A ResNet whose logits are similarities to a prototype for each label, used like ResNetForImageClassification.
+
+    With ``config.frozen`` only the head trains: the backbone asks for no gradients, and it stays in ``eval()`` when the
+    model is put in ``train()``, so that its batch norms keep their statistics too. ``freeze`` changes it later.
+    """
+
+    config: TverskyResNetConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config_class = TverskyResNetConfig
+
+    def __init__(self, config: TverskyResNetConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.resnet = ResNetModel(config)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.classifier = config.make_head()
+        self.post_init()
+        self.freeze(config.frozen)
+
+    def forward(
+        self,
+        pixel_values: Tensor,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> ImageClassifierOutputWithNoAttention | tuple:
+        """Logits ``[N, num_labels]`` of images ``[N, C, H, W]`` and, for labels ``[N]``, the mean cross entropy."""
+        outputs = self.resnet(pixel_values, output_hidden_states=output_hidden_states, return_dict=True)
+        logits = self.classifier(self.dropout(outputs.pooler_output.flatten(1)))
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        out = ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
+
+    def freeze(self, frozen: bool = True) -> TverskyResNetForImageClassification:
+        """This model, with its backbone frozen or, by ``freeze(False)``, training along with the head."""
+        self.frozen = self.config.frozen = frozen
+        self.resnet.requires_grad_(not frozen)
+        return self.train(self.training)
+
+    def train(self, mode: bool = True) -> TverskyResNetForImageClassification:
+        super().train(mode)
+        if self.frozen:
+            self.resnet.eval()
+        return self
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Starting values of what no checkpoint has brought."""
+        super()._init_weights(module)
+        if isinstance(module, FeatureBank) and _is_missing(module.weight):
+            module.reset_parameters()
+        if isinstance(module, TverskyProjection):
+            if _is_missing(module.prototypes):
+                fill_(module.prototypes, module.init)
+            for name, value in module.starting_constants.items():
+                initialization.constant_(getattr(module, name), value)
+            if module.bias is not None:
+                initialization.zeros_(module.bias)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
+        """As in transformers, with one sentence for weights that are damaged or of another size."""
+        wants_info = kwargs.pop("output_loading_info", False)
+        kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
+        with _damage_named(pretrained_model_name_or_path):
+            model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # pyright: ignore
+        if not ignore_mismatched_sizes:
+            _check_sizes(pretrained_model_name_or_path, info)
+        # Loading has put parameters that train in the place of frozen ones.
+        model.freeze(model.config.frozen)
+        return (model, info) if wants_info else model
+
+    @classmethod
+    def from_resnet(
+        cls,
+        pretrained: str | PathLike | ResNetForImageClassification | ResNetModel,
+        *,
+        num_labels: int | None = None,
+        num_features: int = 224,
+        frozen: bool = False,
+        **options,
+    ) -> TverskyResNetForImageClassification:
+        """A TverskyResNet with a new head on the backbone of a ResNet, on its device, in its dtype and mode.
+
+        pretrained: a name on the hub such as "microsoft/resnet-50", a folder, or a model, which is copied. To load by a
+        revision or with a token of the hub, do so by ResNetForImageClassification.from_pretrained and pass that.
+        num_labels: by default the ResNet's, with their names; ``id2label`` gives others.
+        options: the rest of what TverskyResNetConfig has for the head.
+        """
+        for name in options:
+            check_choice("option", name, ("num_labels", "num_features", "frozen", *OPTIONS))
+        model = pretrained if isinstance(pretrained, nn.Module) else _load_backbone(pretrained)
+        backbone = model.resnet if isinstance(model, ResNetForImageClassification) else model
+        if not isinstance(backbone, ResNetModel):
+            raise TypeError(f"from_resnet takes a name, a folder or a ResNet; got {type(model).__name__}.")
+        settings = {name: value for name, value in backbone.config.to_dict().items() if name not in NOT_INHERITED}
+        names = options.get("id2label")
+        if names is not None:
+            if num_labels not in (None, len(names)):
+                raise ValueError(f"num_labels={num_labels} contradicts id2label of {len(names)} names; leave it out.")
+            settings["label2id"] = {name: label for label, name in names.items()}
+        elif num_labels not in (None, backbone.config.num_labels):
+            settings |= {"id2label": None, "label2id": None, "num_labels": num_labels}
+        config = TverskyResNetConfig(**{**settings, "num_features": num_features, "frozen": frozen, **options})
+        tversky = cls(config).train(backbone.training)
+        nn.Module.to(tversky, device=backbone.device, dtype=backbone.dtype)  # pyright: ignore[reportArgumentType]
+        tversky.resnet.load_state_dict(backbone.state_dict())
+        return tversky
+
+
+class _Backbone(ResNetModel):
+    """A ResNet without its head, silent about the head that a checkpoint has."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^classifier\."]  # noqa: RUF012
+
+
+def _load_backbone(name: str | PathLike) -> ResNetModel:
+    path = fspath(name)
+    if not Path(path).is_dir() and (
+        not isinstance(name, str) or path.count("/") > 1 or path.startswith((".", "/", "~"))
+    ):
+        raise FileNotFoundError(f"there is no folder {path!r} with a ResNet.")
+    config = AutoConfig.from_pretrained(path)
+    if config.model_type != "resnet":
+        hint = ": load it by from_pretrained" if config.model_type == TverskyResNetConfig.model_type else ""
+        raise ValueError(f"from_resnet takes a ResNet; {path!r} is of type {config.model_type!r}{hint}.")
+    with _damage_named(path):
+        kwargs = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        backbone, info = _Backbone.from_pretrained(path, config=config, **kwargs)  # pyright: ignore
+    _check_sizes(path, info)
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(f"the weights of {path!r} lack {len(missing)} of the ResNet's tensors, {missing[0]} first.")
+    return backbone
+
+
+def _check_sizes(name: object, info: dict) -> None:
+    """One error for weights that do not fit the config, by what transformers says of a loading."""
+    if info["mismatched_keys"]:
+        tensor, there, here = sorted(info["mismatched_keys"])[0]
+        more = len(info["mismatched_keys"]) - 1
+        raise ValueError(
+            f"{tensor} is {list(there)} in the weights of {str(name)!r} and {list(here)} by the config"
+            f"{f', and {more} more differ' if more else ''}; give the config they were saved with."
+        )
+
+
+def _is_missing(tensor: Tensor) -> bool:
+    return not getattr(tensor, "_is_hf_initialized", False)
+
+
+@contextmanager
+def _damage_named(name: object):
+    """Where weights cannot be read, the error says whose."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(
+            f"the weights of {str(name)!r} are cut short or damaged ({error}); save or download them again."
+        ) from error
+
+
+AutoConfig.register(TverskyResNetConfig.model_type, TverskyResNetConfig, exist_ok=True)
+AutoModelForImageClassification.register(TverskyResNetConfig, TverskyResNetForImageClassification, exist_ok=True)
