@@ -52,6 +52,7 @@ SMOKE = Config(epochs=2, batch=50, snapshots=(0, 1), checkpoint_every=1, digits=
 
 def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     """Test accuracy of each network after the last epoch, with its curve. A stopped run goes on after a checkpoint."""
+    torch.backends.cudnn.benchmark = True
     digits = synthetic.synthetic_digits(config.digits) if config.digits else data.mnist()
     record.hashes.update(digits.hashes)
     pixels = {name: _pixels(getattr(digits, name), record.device) for name in ("train_x", "test_x")}
@@ -73,7 +74,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
             if isinstance(network, DataDomain) and (epoch in config.snapshots or epoch == config.epochs):
                 for kind in ("prototypes", "features"):
                     if getattr(network, kind) is not None:
-                        images[f"{name}.{kind}.{epoch}"] = getattr(network, kind).detach().cpu().numpy()
+                        images[f"{name}.{kind}.{epoch}"] = getattr(network, kind).detach().clone().cpu().numpy()
             if epoch == 0:
                 continue
             report(position * config.epochs + epoch, len(config.networks) * config.epochs, name, loss=loss)
