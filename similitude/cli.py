@@ -24,7 +24,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-EXPERIMENTS = ("xor", "mnist")
+EXPERIMENTS = ("xor", "mnist", "ptb")
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 

@@ -1,0 +1,264 @@
+"""GPT-2 and TverskyGPT-2 on the Penn Treebank: perplexity per BPE token, picked on validation and reported on test."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from . import data, synthetic
+from .record import Record, RunError, paper
+
+MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.
+
+    source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
+    where it falls to 0 as ``schedule`` says. text: made-up tokens instead of the treebank's, for a smoke run.
+    """
+
+    model: str = "tversky-all-1layer"
+    init: str = "scratch"
+    source: str = "gpt2"
+    tied: bool = True
+    num_features: int = 8192
+    intersection: str = "product"
+    difference: str = "ignorematch"
+    level: str = "set"
+    epochs: int = 50
+    batch: int = 16
+    length: int = 512
+    lr: float = 5e-5
+    weight_decay: float = 0.0
+    warmup: int = 0
+    schedule: str = "linear"
+    dropout: float = 0.1
+    clip: float = 1.0
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    checkpoint_every: int = 5
+    seed: int = 0
+    text: int = 0
+
+    def __post_init__(self):
+        for name, choices in (
+            ("model", MODELS),
+            ("init", ("scratch", "finetuned")),
+            ("schedule", ("linear", "cosine")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
+        if min(self.epochs, self.batch, self.length, self.checkpoint_every) < 1:
+            raise ValueError("epochs, batch, length and checkpoint_every must be 1 or more.")
+
+
+RECIPES = {
+    "paper": Config(),
+    # What served the linear baseline best of what was tried, FINDINGS §4.
+    "tuned": Config(epochs=8, lr=6e-4, warmup=100, schedule="cosine", weight_decay=0.1),
+}
+SMOKE = Config(
+    num_features=16, epochs=2, batch=4, length=16, layers=2, width=16, heads=2, checkpoint_every=1, text=2000, lr=1e-3
+)
+
+
+def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
+    """Test perplexity at the epoch with the best validation perplexity. A stopped run goes on after a checkpoint."""
+    text = synthetic.synthetic_text(config.text) if config.text else data.ptb()
+    record.hashes.update(text.hashes)
+    parts = {name: getattr(text, name).to(record.device) for name in ("train", "valid", "test")}
+    if len(parts["train"]) <= config.length * config.batch:
+        raise RunError(f"{len(parts['train'])} tokens are too few for a batch of {config.batch} × {config.length}.")
+    model = make(config, text.vocabulary).to(record.device)
+    optimizer = torch.optim.AdamW(groups(model, config), config.lr, fused=record.device == "cuda")
+    steps = len(blocks(config, parts["train"], 0)) // config.batch
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step, steps * config.epochs))
+    done, tensors, state = record.load() or (0, {}, {})
+    if done:
+        model.load_state_dict(tensors, strict=False)
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["schedule"])
+    curve: list[list[float]] = state.get("curve", [])
+    best: dict = state.get("best", {"valid": math.inf})
+    for epoch in range(done + 1, config.epochs + 1):
+        tell = lambda step, loss, e=epoch, v=best["valid"]: report(  # noqa: E731
+            (e - 1) * steps + step, config.epochs * steps, f"epoch {e}", loss=loss, valid=v
+        )
+        loss, speed = train(config, model, optimizer, schedule, parts["train"], epoch, tell)
+        valid = perplexity(config, model, parts["valid"])
+        curve.append([epoch, loss, valid])
+        if valid < best["valid"]:
+            best = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, parts["test"])}
+        record.log(epoch, loss=loss, valid=valid, tokens_per_second=speed, **constants(model))
+        if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
+            so_far = {
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "curve": curve,
+                "best": best,
+            }
+            record.save(epoch, distinct(model), so_far)
+    return {**best, "parameters": sum(p.numel() for p in model.parameters()), "curve": curve}
+
+
+def make(config: Config, vocabulary: int) -> nn.Module:
+    """The model that the settings name, started from scratch or from a pretrained GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from ..models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+
+    torch.manual_seed(config.seed)
+    drop: dict = dict(resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
+    ends: dict = dict(bos_token_id=vocabulary - 1, eos_token_id=vocabulary - 1)
+    sizes: dict = dict(n_layer=config.layers, n_embd=config.width, n_head=config.heads, vocab_size=vocabulary)
+    usual: dict = {**sizes, **ends, **drop, "tie_word_embeddings": config.tied, "n_positions": max(1024, config.length)}
+    names = ("num_features", "intersection", "difference", "level")
+    options: dict = {name: getattr(config, name) for name in names} | {"variant": config.model.removeprefix("tversky-")}
+    if config.init == "scratch":
+        if config.model == "baseline":
+            return GPT2LMHeadModel(GPT2Config(**usual))
+        return TverskyGPT2LMHeadModel(TverskyGPT2Config(**usual, **options))
+    try:
+        gpt2 = GPT2LMHeadModel.from_pretrained(config.source, **drop)
+    except OSError as error:
+        raise RunError(f"no GPT-2 at {config.source!r}: {str(error).splitlines()[0]}") from None
+    if config.model == "baseline":
+        if not config.tied:
+            gpt2.config.tie_word_embeddings = False
+            gpt2.lm_head.weight = nn.Parameter(gpt2.lm_head.weight.detach().clone())
+        return gpt2
+    return TverskyGPT2LMHeadModel.from_gpt2(gpt2, tie_word_embeddings=config.tied, **options)
+
+
+def distinct(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state, with what is tied stored once."""
+    kept: dict[str, Tensor] = {}
+    seen = set()
+    for name, tensor in model.state_dict().items():
+        key = (tensor.data_ptr(), tensor.shape)
+        if key not in seen or tensor.numel() == 0:
+            kept[name] = tensor
+            seen.add(key)
+    return kept
+
+
+def groups(model: nn.Module, config: Config) -> list[dict]:
+    """Weight decay for matrices, none for gains, biases and constants."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def rate(config: Config, step: int, steps: int) -> float:
+    """Share of the peak rate at a step."""
+    if step < config.warmup:
+        return (step + 1) / config.warmup
+    left = 1 - (step - config.warmup) / max(1, steps - config.warmup)
+    return max(0.0, left) if config.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * max(0.0, left))
+
+
+def blocks(config: Config, tokens: Tensor, offset: int) -> Tensor:
+    """The text cut into pieces of ``length``, ``[n, length]``, from an offset on."""
+    n = (len(tokens) - config.length) // config.length
+    return tokens[offset : offset + n * config.length].view(n, config.length)
+
+
+def train(config: Config, model, optimizer, schedule, tokens: Tensor, epoch: int, tell) -> tuple[float, float]:
+    """One epoch: its mean loss and tokens a second. What is random depends on seed and epoch alone."""
+    model.train()
+    torch.manual_seed(config.seed * 100_003 + epoch)
+    pieces = blocks(config, tokens, int(torch.randint(config.length, ())))
+    order = torch.randperm(len(pieces)).to(tokens.device)
+    losses, start, steps = [], time.perf_counter(), len(pieces) // config.batch
+    for step in range(steps):
+        batch = pieces[order[step * config.batch : (step + 1) * config.batch]]
+        with precision(tokens):
+            loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        if step % 20 == 19 or step + 1 == steps:
+            tell(step + 1, loss.item())
+    mean = torch.stack(losses).mean().item()
+    if not math.isfinite(mean):
+        raise RunError(f"the loss of epoch {epoch} is {mean}; try a lower lr than {config.lr}.")
+    return mean, steps * config.batch * config.length / (time.perf_counter() - start)
+
+
+@torch.no_grad()
+def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
+    """exp of the mean loss over all tokens but the first of each piece."""
+    model.eval()
+    total, count = 0.0, 0
+    for batch in blocks(config, tokens, 0).split(config.batch):
+        with precision(tokens):
+            options = {} if config.model == "baseline" else {"skip_logits": True}
+            loss = model(input_ids=batch, labels=batch, **options).loss
+        predicted = batch.shape[0] * (batch.shape[1] - 1)
+        total, count = total + loss.item() * predicted, count + predicted
+    return math.exp(min(total / count, 700))
+
+
+def precision(tokens: Tensor):
+    return torch.autocast("cuda", dtype=torch.bfloat16) if tokens.is_cuda else nullcontext()
+
+
+def constants(model: nn.Module) -> dict[str, float]:
+    """α, β, θ of the head, for the log."""
+    head = getattr(model, "lm_head", None)
+    names = ("alpha", "beta", "theta")
+    return {name: getattr(head, name).item() for name in names if hasattr(head, name)}
+
+
+def summary(whole: dict) -> list:
+    r, c = whole["result"], whole["config"]
+    return [
+        f"{c['model']}, {c['init']}, {'tied' if c['tied'] else 'untied'}: {r['parameters']:,} parameters, "
+        f"test perplexity {r['test']:.2f}, validation {r['valid']:.2f} after epoch {r['epoch']} of {c['epochs']}"
+    ]
+
+
+def compare(results: list[dict]) -> list:
+    """The paper's table on the test part, ours beside it by recipe: the mean over seeds, and its standard error."""
+    from rich.table import Table
+
+    table = Table("model", "init", "tied", title="test perplexity on the Penn Treebank")
+    for heading in ("K", "parameters", "paper", "ours, paper's epochs", "ours, tuned"):
+        table.add_column(heading, justify="right")
+    rows = paper("ptb_test_perplexity")
+    kinds = [(r["model"], r["init"], r["tied_prototypes"] == "Y") for r in rows]
+    for model in MODELS:
+        kinds += [(model, "scratch", tied) for tied in (True, False) if (model, "scratch", tied) not in kinds]
+    for kind in kinds:
+        row = next((r for r in rows if (r["model"], r["init"], r["tied_prototypes"] == "Y") == kind), None)
+        found = [r for r in results if (r["config"]["model"], r["config"]["init"], r["config"]["tied"]) == kind]
+        cells = []
+        for recipe in RECIPES.values():
+            own = [r["result"]["test"] for r in found if _recipe_of(r["config"]) == recipe]
+            error = f" ± {np.std(own, ddof=1) / math.sqrt(len(own)):.2f}" if len(own) > 1 else ""
+            cells.append(f"{np.mean(own):.2f}{error}" if own else "not run")
+        counts = f"{int(row['params']):,}" if row else (f"{found[0]['result']['parameters']:,}" if found else "–")
+        features = row["num_features"] if row else (str(found[0]["config"]["num_features"]) if found else "–")
+        tied = "yes" if kind[2] else "no"
+        table.add_row(kind[0], kind[1], tied, features or "–", counts, row["perplexity"] if row else "–", *cells)
+    return [table]
+
+
+def _recipe_of(config: dict) -> Config:
+    """The recipe's own settings among these: what a row is about is set to what recipes have."""
+    about = ("model", "init", "source", "tied", "num_features", "intersection", "difference", "level", "seed")
+    usual = Config()
+    return replace(Config(**config), **{name: getattr(usual, name) for name in about})
