@@ -238,20 +238,29 @@ def progress_of(console, name: str):
 
 
 def table(
-    name: Annotated[str, typer.Argument(help=f"Which experiment: {', '.join(EXPERIMENTS)}.", show_default=False)],
+    name: Annotated[str | None, typer.Argument(help=f"Which experiment: {', '.join(EXPERIMENTS)}.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the results, one JSON a run.")] = Path("results"),
+    docs: Annotated[Path | None, typer.Option(help="Write the page of all experiments here, as Markdown.")] = None,
 ) -> None:
     """Print what we got beside what the paper has."""
-    import json
-
     from rich.console import Console
 
-    experiment = find_experiment(name)
-    found = [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}-*.json"))]
-    if not found:
-        fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
-    for line in experiment.compare(found):
-        Console(width=100).print(line)
+    from .experiments import report
+    from .experiments.record import RunError
+
+    try:
+        if docs:
+            report.write(docs, results)
+        elif name is None:
+            fail(f"name an experiment out of {', '.join(EXPERIMENTS)}, or give --docs for all of them.", code=2)
+        else:
+            experiment, found = find_experiment(name), report.found(results, name)
+            if not found:
+                fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
+            for line in experiment.compare(found):
+                Console().print(line)
+    except (RunError, OSError) as error:
+        fail(str(error))
 
 
 def doctor() -> None:

@@ -23,6 +23,11 @@ NETWORKS = {
 }
 
 
+NOTE = """
+Four small convolutional networks, 1000 epochs each. The visual ones hold prototypes and features as images.
+"""
+
+
 @dataclass(frozen=True)
 class Config:
     """The paper's recipe; ``snapshots`` are epochs after which the visual networks' images are kept."""

@@ -18,6 +18,12 @@ from .record import Record, RunError, paper
 MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
 
 
+NOTE = """
+GPT-2 small, and Tversky variants of it, on the Penn Treebank; perplexity per BPE token. The paper prints no optimiser.
+Rows that start from OpenAI's weights need them: `--set init=finetuned --set source=FOLDER`.
+"""
+
+
 @dataclass(frozen=True)
 class Config:
     """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.

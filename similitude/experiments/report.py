@@ -1,0 +1,66 @@
+"""docs/results.md, made from results/: the paper's tables with ours beside them, and where ours come from."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .record import RunError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TITLES = {"xor": "XOR by one layer", "mnist": "MNIST", "ptb": "Penn Treebank"}
+
+
+def found(results: Path, name: str) -> list[dict]:
+    """The results of an experiment that are in the folder, in the order of their names."""
+    out = []
+    for path in sorted(results.glob(f"{name}-*.json")):
+        try:
+            out.append(json.loads(path.read_text()))
+        except ValueError:
+            raise RunError(
+                f"{path} is not JSON; remove it, or make it again with: similitude reproduce {name}"
+            ) from None
+    return out
+
+
+def write(path: Path, results: Path) -> None:
+    """The page of all experiments; what was not run says so."""
+    lines = [
+        "# Results",
+        "",
+        "Made by `similitude table --docs docs/results.md` from [results](../results): one JSON a run, with settings,",
+        "versions, device, commit, hashes of the data, time and memory.",
+    ]
+    for name, title in TITLES.items():
+        experiment = import_module(f".{name}", __package__)
+        runs = found(results, name)
+        lines += ["", f"## {title}", "", *experiment.NOTE.strip().splitlines(), ""]
+        if not runs:
+            lines.append("Not run yet.")
+            continue
+        for item in experiment.compare(runs):
+            lines += [markdown(item), ""]
+        lines += [origin(run) for run in runs]
+    path.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def markdown(table: Table) -> str:
+    heading = [str(column.header) for column in table.columns]
+    marks = ["--:" if column.justify == "right" else "---" for column in table.columns]
+    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    lines = [f"**{table.title}**", ""] + ["| " + " | ".join(map(str, row)) + " |" for row in (heading, marks, *rows)]
+    return "\n".join(lines)
+
+
+def origin(run: dict) -> str:
+    """A line on where a result comes from."""
+    config = ", ".join(f"{k} {v}" for k, v in run["config"].items() if not isinstance(v, list))
+    return (
+        f"- {run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "
+        f"{run['peak_gib']:.1f} GiB: {config}."
+    )
