@@ -6,6 +6,7 @@ Commands import what they need themselves, so that the help is quick.
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -214,6 +215,8 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
         if not smoke:
             results.mkdir(parents=True, exist_ok=True)
             write_json(results / f"{label}.json", whole)
+            for file in record.folder.glob("*.npz"):
+                shutil.copyfile(file, results / f"{label}.{file.name}")
     for line in experiment.summary(whole):
         console.print(line)
     console.out(f"result written to {record.folder / 'result.json'}", highlight=False)
