@@ -6,6 +6,7 @@ Commands import what they need themselves, so that the help is quick.
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-EXPERIMENTS = ("xor", "mnist", "ptb")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb")
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 
@@ -202,7 +203,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
         raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
     # The name says what is not the recipe's own, so that other settings get another folder.
     label = "-".join(
-        [name, "smoke" if smoke else recipe, *(s.replace("=", "_") for s in settings), f"seed{config.seed}"]
+        [name, "smoke" if smoke else recipe, *(re.sub(r"[^\w.]+", "_", s) for s in settings), f"seed{config.seed}"]
     )
     record = Record(out or Path("runs") / label, name, config, device)
     console = Console()

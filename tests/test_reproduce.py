@@ -85,7 +85,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, ptb. Did you mean xor?"),
+        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb. Did you mean xor?"),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper."),
         (["xor", "--smoke", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
         (["mnist", "--smoke", "--set", "epochs=0"], "epochs, batch and checkpoint_every must be 1 or more."),

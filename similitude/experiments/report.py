@@ -12,7 +12,7 @@ from .record import RunError
 if TYPE_CHECKING:
     from rich.table import Table
 
-TITLES = {"xor": "XOR by one layer", "mnist": "MNIST", "ptb": "Penn Treebank"}
+TITLES = {"xor": "XOR by one layer", "mnist": "MNIST", "resnet": "ResNet-50", "ptb": "Penn Treebank"}
 
 
 def found(results: Path, name: str) -> list[dict]:
