@@ -34,6 +34,8 @@ def softmin_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
 
 def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
     kernels = kernels and a.is_cuda and a.dtype != torch.float64 and a.dim() <= 3
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        return _pair_terms(a, b, kind, _scan)
     if torch.compiler.is_compiling():
         # Inductor fuses the law into one loop that keeps no N×P×K tensor; tiles would be unrolled into the graph.
         wide = torch.promote_types(a.dtype, torch.float32)
@@ -48,11 +50,7 @@ class PairSum(torch.autograd.Function):
             from . import minsum_triton
 
             return minsum_triton.pair_sum(a, b, kind)
-        least = _fill(a.relu(), b.relu(), torch.minimum)
-        if kind == "min":
-            return least
-        # −log(e^−a + e^−b) = min(a, b) − log(1 + e^−|a−b|), and the second term vanishes for features moved far apart.
-        return least - _fill(*_apart(a, b), _excess)
+        return _pair_terms(a, b, kind, _fill)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -134,6 +132,28 @@ def _l1_gradient(grad: Tensor, a: Tensor, b: Tensor) -> Tensor:
         # The distance itself plays no part in the gradient of an L1 norm.
         total += torch.ops.aten._cdist_backward(g, a, block, 1.0, g)
     return total
+
+
+def _pair_terms(a: Tensor, b: Tensor, kind: str, fill: Callable[..., Tensor]) -> Tensor:
+    least = fill(a.relu(), b.relu(), torch.minimum)
+    if kind == "min":
+        return least
+    # −log(e^−a + e^−b) = min(a, b) − log(1 + e^−|a−b|), and the second term vanishes for features moved far apart.
+    return least - fill(*_apart(a, b), _excess)
+
+
+def _scan(a: Tensor, b: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Σ_k term(a, b) of all pairs, feature by feature: a loop that ONNX keeps, whose runtimes do not fuse."""
+    from torch._higher_order_ops.scan import scan
+
+    def add(total: Tensor, measures: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        # Of a loop without an output for each step some tools of ONNX cannot read the attributes.
+        return total + term(measures[0].unsqueeze(-1), measures[1].unsqueeze(-2)), total.new_zeros(1)
+
+    # ONNX is for inference, and tracing would prepare for gradients.
+    a, b = a.detach(), b.detach()
+    start = torch.zeros_like(a[..., :1] * b[..., 0].unsqueeze(-2))
+    return scan(add, start, (a.movedim(-1, 0), b.movedim(-1, 0)))[0]
 
 
 def _fill(a: Tensor, b: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -48,6 +48,9 @@ def pooled(a: Tensor, b: Tensor, intersection: str) -> Tensor:
             return torch.minimum(a, b)
         case "max":
             return torch.maximum(a, b)
+        case "softmin" if torch.compiler.is_exporting():
+            # The same; ONNX would spell logaddexp as log(e^−a + e^−b), which overflows.
+            return torch.minimum(a, b) - (a - b).abs().neg().exp().log1p()
         case "softmin":
             return -torch.logaddexp(-a, -b)
     raise ValueError(f"no Ψ named {intersection!r}")
