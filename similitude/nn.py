@@ -17,6 +17,7 @@ from . import functional as F
 from .initialize import INITS, fill_
 
 if TYPE_CHECKING:
+    from .hygiene import Pruned, Usage
     from .interpret.explain import Explanation
 
 CONSTANTS = ("alpha", "beta", "theta")
@@ -53,6 +54,18 @@ class FeatureBank(nn.Module):
         checks.check_vectors("x", x)
         checks.check_width("x", x, self.weight)
         return nn.functional.linear(x, self.weight)
+
+    def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
+        """How often objects have each feature, and which are dead or duplicates; see hygiene.usage."""
+        from .hygiene import usage
+
+        return usage(self, objects, through, threshold)
+
+    def grow(self, new: int | Tensor, scale: float = 1.0) -> None:
+        """Adds features, for all layers that share the bank; see hygiene.grow."""
+        from .hygiene import grow
+
+        grow(self, new, scale)
 
     def extra_repr(self) -> str:
         return f"num_features={self.num_features}, dim={self.dim}"
@@ -287,6 +300,12 @@ class TverskyProjection(nn.Module):
         from .interpret.explain import explain
 
         return explain(self, x, prototype, top, feature_names, prototype_names)
+
+    def prune(self, data, through=None, fold: bool = False) -> Pruned:
+        """Removes features that nobody has on the data, where outputs stay as they are; see hygiene.prune."""
+        from .hygiene import prune
+
+        return prune(self, data, through, fold)[0]
 
     def extra_repr(self) -> str:
         shape = f"dim={self.in_features}, num_prototypes={self.out_features}"

@@ -1,0 +1,398 @@
+"""TverskyClassifier: one Tversky projection as a scikit-learn estimator, with defaults for raw tabular data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .checks import check_choice, check_options
+from .interpret.explain import Explanation
+from .nn import TverskyProjection
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets, unique_labels
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError("TverskyClassifier needs scikit-learn ≥ 1.6: pip install 'similitude[sklearn]'.") from error
+
+if TYPE_CHECKING:
+    from .hygiene import Pruned, Usage
+
+FEWEST_STEPS, PASSES = 300, 20
+# Rows that are asked about at once.
+AT_ONCE = 2**14
+# Times that a fit looks at its validation share and, if verbose, reports.
+LOOKS = 50
+# Products in a batch from which on threads are worth their start.
+WORTH_THREADS = 2**24
+# Steps after which partial_fit begins to slow down, by one over their root.
+SLOWING = 10
+
+
+class TverskyClassifier(ClassifierMixin, BaseEstimator):
+    """A class is a prototype, and a row belongs to the class whose prototype it is most similar to.
+
+    Rows are standardised, and get a constant 1 beside their columns, as prototypes do, so that a feature can have a
+    threshold. Prototypes start at the means of their classes, features at random directions, and α, β, θ such that the
+    similarities of a row to the classes spread by about 1.
+
+    num_features: K. intersection, difference, level, model, normalize: as TverskyProjection's.
+    max_iter: steps of AdamW; "auto" is 20 passes over the rows, and at least 300 steps. batch_size: rows in a step.
+    learning_rate: at the start; it falls to 0 in ``fit``, and with one over the root of the steps in ``partial_fit``.
+    weight_decay, label_smoothing: how strongly fitting is held back. (The ratio model keeps α = β = 0.5, undecayed.)
+    early_stopping: keeps back ``validation_fraction`` of the rows, looks 50 times at the loss on them, stops when it
+    has not fallen for ``n_iter_no_change`` looks, and takes the parameters of the best. verbose: prints at every look.
+    random_state: a seed; the same gives the same classifier. device: where it is trained and asked.
+
+    After fit: ``classes_``, ``prototypes_`` (classes, columns) and ``features_`` (features, columns), both in the units
+    of X; ``thresholds_``; ``alpha_``, ``beta_``, ``theta_``, ``bias_``; ``layer_``, the TverskyProjection;
+    ``gain_``, by which similarities are multiplied (1 in the contrast model); ``loss_curve_``, ``n_iter_``. The
+    measures of X are ``X @ features_.T - thresholds_``.
+    """
+
+    def __init__(
+        self,
+        num_features: int = 128,
+        *,
+        intersection: str = "product",
+        difference: str = "ignorematch",
+        level: str = "feature",
+        model: str = "contrast",
+        normalize: bool = False,
+        max_iter: int | str = "auto",
+        batch_size: int = 128,
+        learning_rate: float = 0.03,
+        weight_decay: float = 1.0,
+        label_smoothing: float = 0.02,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        random_state=None,
+        verbose: bool = False,
+        device: str = "cpu",
+    ):
+        self.num_features = num_features
+        self.intersection = intersection
+        self.difference = difference
+        self.level = level
+        self.model = model
+        self.normalize = normalize
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.label_smoothing = label_smoothing
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+        self.verbose = verbose
+        self.device = device
+
+    def fit(self, X, y, sample_weight=None) -> TverskyClassifier:
+        """The classifier, fitted anew to rows X (n, columns) and their classes y (n,)."""
+        self._check_settings()
+        X, y, weights = self._rows(X, y, sample_weight, reset=True)
+        classes, targets = np.unique(y, return_inverse=True)
+        random = check_random_state(self.random_state)
+        rows, held_rows = np.arange(len(X)), None
+        if self.early_stopping:
+            share = self.validation_fraction
+            rows, held_rows = train_test_split(rows, test_size=share, stratify=targets, random_state=random)
+        scaler = StandardScaler().fit(X[rows], sample_weight=weights[rows])
+        self.classes_, self.scaler_, self._random = classes, scaler, random
+        batch = self._batch(X[rows], targets[rows], weights[rows])
+        held = None if held_rows is None else self._batch(X[held_rows], targets[held_rows], weights[held_rows])
+        steps = self.max_iter
+        if steps == "auto":
+            steps = max(FEWEST_STEPS, PASSES * math.ceil(len(rows) / self.batch_size))
+        with _threads(self.batch_size * self.num_features * X.shape[1]):
+            self._start(*batch)
+            self._train(batch, int(steps), held, annealed=True)
+        return self
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> TverskyClassifier:
+        """The classifier after one more pass over these rows; the first call names all ``classes``.
+
+        Standardisation follows all the rows seen so far.
+        """
+        self._check_settings()
+        first = not hasattr(self, "layer_")
+        if first and classes is None:
+            raise ValueError("the first call of partial_fit must name all the classes: partial_fit(X, y, classes=...).")
+        X, y, weights = self._rows(X, y, sample_weight, reset=first)
+        if first:
+            self.classes_, self._random = unique_labels(classes), check_random_state(self.random_state)
+            self.scaler_ = StandardScaler()
+        elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_}; got {unique_labels(classes)}.")
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must be of the classes {self.classes_}; got {unknown[0]!r}.")
+        if not first:
+            X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
+        self.scaler_.partial_fit(X, sample_weight=weights)
+        batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
+        with _threads(self.batch_size * self.num_features * X.shape[1]):
+            if first:
+                self._start(*batch)
+            self._train(batch, math.ceil(len(X) / self.batch_size), None, annealed=False)
+        return self
+
+    def objects(self, X) -> Tensor:
+        """Rows as ``layer_`` takes them: standardised, with a 1 in a last column; ``[n, columns + 1]``."""
+        check_is_fitted(self)
+        rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return self._objects(rows).to(self.layer_.prototypes.dtype)
+
+    @torch.no_grad()
+    def _similarities(self, X) -> Tensor:
+        objects, device = self.objects(X), torch.device(self.device)
+        layer = self.layer_ if device.type == "cpu" else copy.deepcopy(self.layer_).to(device)
+        with _threads(min(len(objects), AT_ONCE) * layer.features.weight.numel()):
+            return torch.cat([self.gain_ * layer(part).cpu() for part in objects.to(device).split(AT_ONCE)])
+
+    def decision_function(self, X) -> np.ndarray:
+        """Similarity of each row to each class, (n, classes); of two classes, to the second less to the first, (n,)."""
+        found = self._similarities(X)
+        return (found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found).numpy()
+
+    def predict_proba(self, X) -> np.ndarray:
+        """Probability of each class, (n, classes): the softmax of the similarities."""
+        return self._similarities(X).softmax(-1).numpy()
+
+    def predict(self, X) -> np.ndarray:
+        """The most similar class of each row, (n,)."""
+        found = self._similarities(X).argmax(-1).numpy()
+        return self.classes_[found]
+
+    def explain(
+        self, X, label=None, top: int = 10, feature_names: Sequence[str] | None = None
+    ) -> list[Explanation] | Explanation:
+        """Why each row is as similar as it is to its class, or to ``label``: a list, or one Explanation for one row.
+
+        Features are named by the columns that weigh most in them, where X came with names at ``fit``.
+        """
+        check_is_fitted(self)
+        one = np.ndim(X) == 1
+        if one:
+            X = X.to_frame().T if hasattr(X, "to_frame") else np.reshape(X, (1, -1))
+        prototype = None
+        if label is not None:
+            matches = np.flatnonzero(self.classes_ == label)
+            if not len(matches):
+                raise ValueError(f"label must be one of the classes {self.classes_}; got {label!r}.")
+            prototype = int(matches[0])
+        names = self._named_features() if feature_names is None else feature_names
+        classes = [str(c) for c in self.classes_]
+        found = [self.layer_.explain(x, prototype, top, names, classes) for x in self.objects(X)]
+        return found[0] if one else found
+
+    def usage(self, X) -> Usage:
+        """How often the rows have each feature, and which features are dead or duplicates; see FeatureBank.usage."""
+        return self.layer_.features.usage(self.objects(X))
+
+    def prune(self, X, fold: bool = False) -> Pruned:
+        """Removes the features that neither rows nor prototypes have, and says which; see TverskyProjection.prune."""
+        return self.layer_.prune(self.objects(X), fold=fold)
+
+    @property
+    def prototypes_(self) -> np.ndarray:
+        return self.scaler_.inverse_transform(_array(self.layer_.prototypes)[:, :-1])
+
+    @property
+    def features_(self) -> np.ndarray:
+        return _array(self.layer_.features.weight)[:, :-1] / self.scaler_.scale_
+
+    @property
+    def thresholds_(self) -> np.ndarray:
+        return self.features_ @ self.scaler_.mean_ - _array(self.layer_.features.weight)[:, -1]
+
+    @property
+    def alpha_(self) -> float:
+        return self.layer_.alpha.item()
+
+    @property
+    def beta_(self) -> float:
+        return self.layer_.beta.item()
+
+    @property
+    def theta_(self) -> float:
+        return self.layer_.theta.item()
+
+    @property
+    def bias_(self) -> np.ndarray:
+        assert self.layer_.bias is not None
+        return _array(self.layer_.bias)
+
+    def _check_settings(self) -> None:
+        check_options(self.intersection, self.difference, self.level, self.model)
+        # Fails here, with torch's words, where there is no such device.
+        torch.empty(0, device=self.device)
+        for name in ("num_features", "batch_size", "n_iter_no_change", "max_iter"):
+            value = getattr(self, name)
+            if name == "max_iter" and isinstance(value, str):
+                check_choice(name, value, ("auto",))
+            elif not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
+        ranges: dict[str, tuple[str, Callable]] = {
+            "learning_rate": ("above 0", lambda v: v > 0),
+            "weight_decay": ("of 0 or more", lambda v: v >= 0),
+            "label_smoothing": ("from 0 to 1", lambda v: 0 <= v <= 1),
+            "validation_fraction": ("between 0 and 1", lambda v: 0 < v < 1),
+        }
+        for name, (words, holds) in ranges.items():
+            value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value) or not holds(value):
+                raise ValueError(f"{name} must be a number {words}; got {value!r}.")
+
+    def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What was given, checked, less the rows of no weight: they count as if they were not there."""
+        checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
+        X, y = checked
+        check_classification_targets(y)
+        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        if not weights.any():
+            raise ValueError("sample weights must not all be zero.")
+        counted = weights > 0
+        return X[counted], y[counted], weights[counted]
+
+    def _objects(self, X: np.ndarray) -> Tensor:
+        z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))
+        return nn.functional.pad(z, (0, 1), value=1.0)
+
+    def _batch(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Objects, targets and weights of mean 1, on the device."""
+        weights = weights / weights.mean()
+        tensors = (self._objects(X), torch.from_numpy(np.asarray(targets, dtype=np.int64)), torch.from_numpy(weights))
+        x, y, w = (t.to(self.device) for t in tensors)
+        return x, y, w
+
+    @torch.no_grad()
+    def _start(self, x: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """``layer_`` and ``gain_`` with their starting values."""
+        P, K, D = len(self.classes_), int(self.num_features), x.shape[1]
+        options = {n: getattr(self, n) for n in ("intersection", "difference", "level", "model", "normalize")}
+        # An α or β that falls below 0 brings the ratio model's denominator to 0.
+        learnable = self.model == "contrast"
+        # Its own starting values are written over, and need not move torch's random numbers on.
+        with torch.random.fork_rng(devices=[]):
+            layer = TverskyProjection(
+                D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options
+            )
+        directions = torch.from_numpy(self._random.standard_normal((K, D))).to(x)
+        layer.features.weight.copy_(nn.functional.normalize(directions, dim=-1))
+        belongs = nn.functional.one_hot(targets, P).to(x) * weights[:, None]  # [N, P]
+        layer.prototypes.copy_(belongs.T @ x / belongs.sum(0).clamp(min=torch.finfo(x.dtype).tiny)[:, None])
+        layer.prototypes[:, -1] = 1
+        spread = self._spread(layer(x), weights)
+        # θ scales the contrast model along with α and β, and is not in the ratio model.
+        self.gain_ = 1.0 if layer.model == "contrast" else 1 / spread
+        if layer.model == "contrast":
+            for constant in (layer.alpha, layer.beta, layer.theta):
+                constant.div_(spread)
+        means = weights @ layer(x) / weights.sum()
+        assert layer.bias is not None
+        layer.bias.copy_(means.mean() - means)
+        self.layer_, self._moments, self.loss_curve_, self.n_iter_ = layer, {}, [], 0
+
+    @staticmethod
+    def _spread(similarities: Tensor, weights: Tensor) -> float:
+        """How far the similarities of a row to the classes lie apart; 1 where they do not."""
+        apart = similarities - similarities.mean(-1, keepdim=True)
+        spread = (weights @ apart.square().mean(-1) / weights.sum()).sqrt().item()
+        return spread if spread > 1e-6 else 1.0
+
+    def _train(self, batch: tuple, steps: int, held: tuple | None, annealed: bool) -> None:
+        """Makes ``steps`` of AdamW, over shuffled rows again and again."""
+        layer = self.layer_.to(batch[0].device)
+        # Smaller vectors and constants only soften the contrast model, but push the ratio model towards 0/0.
+        decay = self.weight_decay if layer.model == "contrast" else 0.0
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=self.learning_rate, weight_decay=decay, fused=True)
+        # Whoever has pruned or grown the layer has left moments of another size, which AdamW would not notice.
+        shapes = [p.shape for p in layer.parameters()]
+        moments = self._moments if [m["exp_avg"].shape for m in self._moments.values()] == shapes else {}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        N, left = len(batch[0]), []
+        best, best_state, waited = math.inf, None, 0
+        every = max(1, steps // LOOKS)
+        for step in range(steps):
+            share = (1 + math.cos(math.pi * step / steps)) / 2 if annealed else (1 + self.n_iter_ / SLOWING) ** -0.5
+            optimizer.param_groups[0]["lr"] = self.learning_rate * share
+            # Batches of one size, or a last one of few rows would weigh as much as a whole one.
+            left = left or np.array_split(self._random.permutation(N), math.ceil(N / self.batch_size))
+            rows = torch.from_numpy(left.pop()).to(batch[0].device)
+            optimizer.zero_grad()
+            loss = self._loss(*(t[rows] for t in batch))
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                # Prototypes are objects, and carry the constant that all objects carry.
+                layer.prototypes[:, -1] = 1
+            self.loss_curve_.append(loss.item())
+            self.n_iter_ += 1
+            if (step + 1) % every and step + 1 < steps:
+                continue
+            told = f"step {step + 1} of {steps}  loss {loss.item():.4f}"
+            if held is not None:
+                with torch.no_grad():
+                    found = self._loss(*held).item()
+                told += f"  validation loss {found:.4f}"
+                waited += 1
+                if found < best:
+                    best, best_state, waited = found, copy.deepcopy(layer.state_dict()), 0
+            if self.verbose:
+                print(told)
+            if waited >= self.n_iter_no_change:
+                break
+        if best_state is not None:
+            layer.load_state_dict(best_state)
+        # On the CPU, so that a pickle opens on a machine without the device.
+        layer.cpu()
+        state = optimizer.state_dict()["state"]
+        self._moments = {i: {name: t.cpu() for name, t in of.items()} for i, of in state.items()}
+
+    def _loss(self, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        similarities = self.gain_ * self.layer_(x)
+        smoothing = self.label_smoothing
+        losses = nn.functional.cross_entropy(similarities, targets, reduction="none", label_smoothing=smoothing)
+        return weights @ losses / len(losses)
+
+    def _named_features(self) -> list[str] | None:
+        """Each feature's number and the two columns that weigh most in it, by deviation, with their signs."""
+        columns = getattr(self, "feature_names_in_", None)
+        if columns is None:
+            return None
+        weight = _array(self.layer_.features.weight)[:, :-1]
+        strongest = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :2]
+        return [
+            f"{k}: " + " ".join(f"{'+' if weight[k, d] > 0 else '−'}{columns[d]}" for d in row)
+            for k, row in enumerate(strongest)
+        ]
+
+
+@contextmanager
+def _threads(products: int) -> Iterator[None]:
+    """One thread for batches of so few products: more gain nothing, and cost much on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if products < WORTH_THREADS else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy().copy()
