@@ -4,6 +4,10 @@ import hypothesis
 import pytest
 import torch
 
+# Before anything imports triton: without a GPU its interpreter runs the kernels.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("ci")
 

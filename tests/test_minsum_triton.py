@@ -1,12 +1,8 @@
 """The Triton kernels of min-sums against float64, on a GPU or, without one, in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
 from similitude.ops import minsum_triton

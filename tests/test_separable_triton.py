@@ -1,12 +1,8 @@
 """The kernels of product + ignorematch against the law: interpreted on a CPU, or as they are on a GPU."""
 
-import os
-
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 kernels = pytest.importorskip("similitude.ops.separable_triton")
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Collection
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import fields
 from os import PathLike
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from .. import checks
-from ..initialize import fill_
 from ..nn import FeatureBank, TverskyProjection
+from .pretrained import damage_named, fill_missing, layer_options, load, settle
 
 try:
     from transformers import (
@@ -29,7 +28,6 @@ try:
         GPT2LMHeadModel,
         GPT2Model,
         GPT2PreTrainedModel,
-        initialization,
     )
     from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
     from transformers.utils.generic import can_return_tuple
@@ -68,18 +66,8 @@ class TverskyGPT2Config(GPT2Config):
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
         # A layer without memory makes all its checks.
-        layer = TverskyProjection(1, 1, self.num_features, device="meta", **self.layer_options())
-        # What follows must go into JSON.
-        self.difference = layer.difference
-        self.alpha, self.beta, self.theta = float(self.alpha), float(self.beta), float(self.theta)
-        if not isinstance(self.learnable, bool | str):
-            self.learnable = sorted(self.learnable)
-
-    def layer_options(self) -> dict:
-        """What all the layers have in common, as TverskyProjection takes it."""
-        similarity = ("intersection", "difference", "level", "model", "normalize", "backend")
-        start = ("alpha", "beta", "theta", "learnable", "init")
-        return {name: getattr(self, name) for name in (*similarity, *start)}
+        layer = TverskyProjection(1, 1, self.num_features, device="meta", **layer_options(self))
+        settle(self, layer)
 
 
 class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
@@ -87,18 +75,10 @@ class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
 
     config_class = TverskyGPT2Config
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Starting values of what no checkpoint has brought."""
         super()._init_weights(module)
-        if isinstance(module, FeatureBank):
-            module.reset_parameters()
-        if isinstance(module, TverskyProjection):
-            # A module of which nothing is missing does not come here; of the others, transformers marks what is loaded.
-            if module.owns_prototypes and not getattr(module.prototypes, "_is_hf_initialized", False):
-                fill_(module.prototypes, module.init)
-            for name, value in module.starting_constants.items():
-                initialization.constant_(getattr(module, name), value)
+        fill_missing(module)
 
 
 class TverskyMLP(nn.Module):
@@ -107,7 +87,7 @@ class TverskyMLP(nn.Module):
     def __init__(self, config: TverskyGPT2Config, features: FeatureBank):
         super().__init__()
         dim = config.n_embd
-        self.projection = TverskyProjection(dim, dim, features=features, **config.layer_options())
+        self.projection = TverskyProjection(dim, dim, features=features, **layer_options(config))
         # The bank is the head's child alone: one name in every state, and a block has no parameters but its own, which
         # FSDP, sharding block by block, needs.
         del self.projection.features
@@ -148,7 +128,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             config.vocab_size,
             features=features,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
-            **config.layer_options(),
+            **layer_options(config),
         )
         self.post_init()
 
@@ -191,16 +171,8 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
     def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
         """As in transformers, with one sentence for weights that are damaged or of another size."""
         wants_info = kwargs.pop("output_loading_info", False)
-        kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
-        with _damage_named(pretrained_model_name_or_path):
-            model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # pyright: ignore
-        if info["mismatched_keys"] and not ignore_mismatched_sizes:
-            name, there, here = sorted(info["mismatched_keys"])[0]
-            more = len(info["mismatched_keys"]) - 1
-            raise ValueError(
-                f"{name} is {list(there)} in the weights of {str(pretrained_model_name_or_path)!r} and {list(here)} by "
-                f"the config{f', and {more} more differ' if more else ''}; give the config they were saved with."
-            )
+        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
+        model, info = load(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
         return (model, info) if wants_info else model
 
     @can_return_tuple
@@ -290,19 +262,8 @@ def _load_gpt2(name: str | PathLike) -> GPT2LMHeadModel:
     config = AutoConfig.from_pretrained(name)
     if config.model_type != "gpt2":
         raise ValueError(f"from_gpt2 takes a GPT-2; {str(name)!r} is of type {config.model_type!r}.")
-    with _damage_named(name):
+    with damage_named(name):
         return GPT2LMHeadModel.from_pretrained(name, config=config)
-
-
-@contextmanager
-def _damage_named(name: object):
-    """Where weights cannot be read, the error says whose."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(
-            f"the weights of {str(name)!r} are cut short or damaged ({error}); save or download them again."
-        ) from error
 
 
 AutoConfig.register("tversky_gpt2", TverskyGPT2Config, exist_ok=True)

@@ -6,17 +6,15 @@ Importing this file makes it known to AutoConfig and AutoModelForImageClassifica
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..checks import check_choice
-from ..initialize import fill_
-from ..nn import FeatureBank, TverskyProjection
+from ..nn import TverskyProjection
+from .pretrained import OPTIONS as LAYER
+from .pretrained import fill_missing, layer_options, load, settle
 
 try:
     from transformers import (
@@ -26,7 +24,6 @@ try:
         ResNetForImageClassification,
         ResNetModel,
         ResNetPreTrainedModel,
-        initialization,
     )
     from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
 except ImportError as error:
@@ -34,9 +31,7 @@ except ImportError as error:
         f"similitude.models.resnet needs transformers: pip install 'similitude[hf]' ({error})."
     ) from error
 
-SIMILARITY = ("intersection", "difference", "level", "model", "normalize", "backend")
-START = ("alpha", "beta", "theta", "learnable", "init")
-OPTIONS = ("head_dropout", "bias", *SIMILARITY, *START, "id2label", "label2id", "problem_type")
+OPTIONS = ("head_dropout", "bias", *LAYER, "id2label", "label2id", "problem_type")
 NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 
 
@@ -78,18 +73,14 @@ class TverskyResNetConfig(ResNetConfig):
             raise ValueError(f"num_labels must be 1 or more, a prototype for each label; got {self.num_labels!r}.")
         # A layer without memory makes all its checks.
         layer = self.make_head(device="meta")
-        # What follows must go into JSON.
-        self.difference = layer.difference
-        self.alpha, self.beta, self.theta = float(self.alpha), float(self.beta), float(self.theta)
-        if not isinstance(self.learnable, bool | str):
-            self.learnable = sorted(self.learnable)
+        settle(self, layer)
 
     def make_head(self, device=None) -> TverskyProjection:
         """A new head, from the width of the last stage to the labels."""
         assert self.hidden_sizes
         assert self.num_labels
-        options = {name: getattr(self, name) for name in (*SIMILARITY, *START, "bias")}
-        return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, device=device, **options)
+        options = {**layer_options(self), "bias": self.bias, "device": device}
+        return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
 
 
 class TverskyResNetForImageClassification(ResNetPreTrainedModel):
@@ -137,29 +128,17 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
             self.resnet.eval()
         return self
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Starting values of what no checkpoint has brought."""
         super()._init_weights(module)
-        if isinstance(module, FeatureBank) and _is_missing(module.weight):
-            module.reset_parameters()
-        if isinstance(module, TverskyProjection):
-            if _is_missing(module.prototypes):
-                fill_(module.prototypes, module.init)
-            for name, value in module.starting_constants.items():
-                initialization.constant_(getattr(module, name), value)
-            if module.bias is not None:
-                initialization.zeros_(module.bias)
+        fill_missing(module)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
         """As in transformers, with one sentence for weights that are damaged or of another size."""
         wants_info = kwargs.pop("output_loading_info", False)
-        kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
-        with _damage_named(pretrained_model_name_or_path):
-            model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # pyright: ignore
-        if not ignore_mismatched_sizes:
-            _check_sizes(pretrained_model_name_or_path, info)
+        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
+        model, info = load(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
         # Loading has put parameters that train in the place of frozen ones.
         model.freeze(model.config.frozen)
         return (model, info) if wants_info else model
@@ -218,40 +197,11 @@ def _load_backbone(name: str | PathLike) -> ResNetModel:
     if config.model_type != "resnet":
         hint = ": load it by from_pretrained" if config.model_type == TverskyResNetConfig.model_type else ""
         raise ValueError(f"from_resnet takes a ResNet; {path!r} is of type {config.model_type!r}{hint}.")
-    with _damage_named(path):
-        kwargs = {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        backbone, info = _Backbone.from_pretrained(path, config=config, **kwargs)  # pyright: ignore
-    _check_sizes(path, info)
+    backbone, info = load(_Backbone.from_pretrained, path, config=config)
     missing = sorted(info["missing_keys"])
     if missing:
         raise ValueError(f"the weights of {path!r} lack {len(missing)} of the ResNet's tensors, {missing[0]} first.")
     return backbone
-
-
-def _check_sizes(name: object, info: dict) -> None:
-    """One error for weights that do not fit the config, by what transformers says of a loading."""
-    if info["mismatched_keys"]:
-        tensor, there, here = sorted(info["mismatched_keys"])[0]
-        more = len(info["mismatched_keys"]) - 1
-        raise ValueError(
-            f"{tensor} is {list(there)} in the weights of {str(name)!r} and {list(here)} by the config"
-            f"{f', and {more} more differ' if more else ''}; give the config they were saved with."
-        )
-
-
-def _is_missing(tensor: Tensor) -> bool:
-    return not getattr(tensor, "_is_hf_initialized", False)
-
-
-@contextmanager
-def _damage_named(name: object):
-    """Where weights cannot be read, the error says whose."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(
-            f"the weights of {str(name)!r} are cut short or damaged ({error}); save or download them again."
-        ) from error
 
 
 AutoConfig.register(TverskyResNetConfig.model_type, TverskyResNetConfig, exist_ok=True)

@@ -1,0 +1,75 @@
+"""What our transformers models share: options in a config, starting values that no checkpoint brings, clear errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from ..initialize import fill_
+from ..nn import FeatureBank, TverskyProjection
+
+SIMILARITY = ("intersection", "difference", "level", "model", "normalize", "backend")
+OPTIONS = (*SIMILARITY, "alpha", "beta", "theta", "learnable", "init")
+
+
+def layer_options(config) -> dict:
+    """What a config says of its Tversky layers, as TverskyProjection takes it."""
+    return {name: getattr(config, name) for name in OPTIONS}
+
+
+def settle(config, layer: TverskyProjection) -> None:
+    """Options as they go into JSON; ``layer`` was made of them, and has checked them."""
+    config.difference = layer.difference
+    config.alpha, config.beta, config.theta = float(config.alpha), float(config.beta), float(config.theta)
+    if not isinstance(config.learnable, bool | str):
+        config.learnable = sorted(config.learnable)
+
+
+@torch.no_grad()
+def fill_missing(module: nn.Module) -> None:
+    """Starting values of a Tversky layer or bank, where transformers has not marked them as loaded."""
+    from transformers import initialization
+
+    if isinstance(module, FeatureBank) and _is_missing(module.weight):
+        module.reset_parameters()
+    if isinstance(module, TverskyProjection):
+        if module.owns_prototypes and _is_missing(module.prototypes):
+            fill_(module.prototypes, module.init)
+        for name, value in module.starting_constants.items():
+            initialization.constant_(getattr(module, name), value)
+        if module.bias is not None:
+            initialization.zeros_(module.bias)
+
+
+def _is_missing(tensor: Tensor) -> bool:
+    return not getattr(tensor, "_is_hf_initialized", False)
+
+
+def load(from_pretrained: Callable, name, *args, ignore_mismatched_sizes: bool = False, **kwargs) -> tuple:
+    """The model and what transformers says of its loading, or one sentence for weights that are damaged or misfit."""
+    kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
+    with damage_named(name):
+        model, info = from_pretrained(name, *args, **kwargs)
+    if info["mismatched_keys"] and not ignore_mismatched_sizes:
+        tensor, there, here = sorted(info["mismatched_keys"])[0]
+        more = len(info["mismatched_keys"]) - 1
+        raise ValueError(
+            f"{tensor} is {list(there)} in the weights of {str(name)!r} and {list(here)} by the config"
+            f"{f', and {more} more differ' if more else ''}; give the config they were saved with."
+        )
+    return model, info
+
+
+@contextmanager
+def damage_named(name: object):
+    """Where weights cannot be read, the error says whose."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(
+            f"the weights of {str(name)!r} are cut short or damaged ({error}); save or download them again."
+        ) from error
