@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 import similitude.functional as F
 from similitude import TverskyProjection
 from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
+from similitude.models.pretrained import layer_options
 
 TABLES = Path(os.environ.get("SIMILITUDE_PAPER", Path(__file__).parents[2] / "shared" / "paper")) / "tables"
 TINY = dict(
@@ -128,7 +129,7 @@ def test_saving_and_loading_keeps_answers_ties_and_the_one_bank(variant, tied, t
 
 def test_every_option_is_saved_and_reaches_every_layer(tmp_path):
     tiny("all-1layer", **OTHER).save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path).layer_options() == OTHER
+    assert layer_options(AutoConfig.from_pretrained(tmp_path)) == OTHER
     kept = OTHER.keys() - {"alpha", "beta", "theta", "learnable"}
     for layer in layers(AutoModelForCausalLM.from_pretrained(tmp_path)):
         assert {name: getattr(layer, name) for name in kept} == {name: OTHER[name] for name in kept}
