@@ -1,0 +1,88 @@
+"""GPT-2 and TverskyGPT-2 on a treebank: models as named, from scratch or from a checkpoint, and what is reported."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from similitude.experiments import ptb
+from similitude.experiments.record import Record, RunError, changed
+
+SIZES = dict(n_layer=2, n_embd=16, n_head=2, vocab_size=64, bos_token_id=63, eos_token_id=63)
+
+
+def quiet(*_, **__):
+    pass
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    torch.manual_seed(1)
+    GPT2LMHeadModel(GPT2Config(**SIZES)).save_pretrained(tmp_path / "gpt2")
+    return str(tmp_path / "gpt2")
+
+
+@pytest.mark.parametrize("model", ptb.MODELS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_finetuning_starts_from_the_checkpoint(model, tied, checkpoint, tmp_path):
+    config = replace(ptb.SMOKE, model=model, tied=tied, init="finetuned", source=checkpoint, epochs=1)
+    made = ptb.make(config, 64)
+    source = GPT2LMHeadModel.from_pretrained(checkpoint)
+    assert torch.equal(made.transformer.wte.weight, source.transformer.wte.weight)
+    assert torch.equal(made.transformer.h[1].attn.c_attn.weight, source.transformer.h[1].attn.c_attn.weight)
+    rows = made.lm_head.weight if model == "baseline" else made.lm_head.prototypes
+    assert (rows is made.transformer.wte.weight) == tied
+    assert torch.equal(rows, source.transformer.wte.weight)
+    result = ptb.run(config, Record(tmp_path / "run", "ptb", config, "cpu"), quiet)
+    assert result["epoch"] == 1
+    assert 1 < result["test"] < 100
+
+
+def test_parameters_are_the_papers():
+    config = replace(ptb.Config(), num_features=8192)
+    with torch.device("meta"):
+        assert sum(p.numel() for p in ptb.make(config, 50257).parameters()) == 81_140_007
+        untied = replace(config, model="baseline", tied=False)
+        assert sum(p.numel() for p in ptb.make(untied, 50257).parameters()) == 163_037_184
+
+
+def test_no_checkpoint_is_one_sentence(tmp_path):
+    config = replace(ptb.SMOKE, init="finetuned", source=str(tmp_path / "none"))
+    with pytest.raises(RunError, match="no GPT-2 at") as error:
+        ptb.make(config, 64)
+    assert "\n" not in str(error.value)
+
+
+def test_perplexity_is_that_of_all_predicted_tokens():
+    model = ptb.make(replace(ptb.SMOKE, dropout=0.0), 64).eval()
+    tokens = torch.randint(64, (16 * 7 + 3,))
+    config = replace(ptb.SMOKE, batch=4, length=16)
+    pieces = ptb.blocks(config, tokens, 0)
+    logits = model(input_ids=pieces).logits[:, :-1]
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten()).exp()
+    assert ptb.perplexity(config, model, tokens) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_rate_rises_and_falls_to_0():
+    config = changed(ptb.Config(), ["warmup=10", "schedule=cosine"])
+    rates = [ptb.rate(config, step, 100) for step in range(101)]
+    assert max(rates) == 1
+    assert rates.index(1) in (9, 10)
+    assert rates[-1] == 0
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    config = replace(ptb.SMOKE, lr=1e30, clip=1e30)
+    with pytest.raises(RunError, match=r"the loss of epoch \d is (nan|inf); try a lower lr than 1e\+30"):
+        ptb.run(config, Record(tmp_path, "ptb", config, "cpu"), quiet)
+
+
+def test_validation_picks_and_test_reports(tmp_path, monkeypatch):
+    scores = iter([50.0, 7.0, 40.0, 6.0, 45.0])  # validation, test, validation, test, validation
+    monkeypatch.setattr(ptb, "perplexity", lambda *_: next(scores))
+    config = replace(ptb.SMOKE, epochs=3)
+    result = ptb.run(config, Record(tmp_path, "ptb", config, "cpu"), quiet)
+    assert (result["epoch"], result["valid"], result["test"]) == (2, 40.0, 6.0)

@@ -1,0 +1,82 @@
+"""ResNet and TverskyResNet on pictures: conditions do what they say, and digits become pictures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification
+
+from similitude.experiments import keras, resnet
+from similitude.experiments.record import Record, RunError
+
+TINY = dict(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
+
+
+def quiet(*_, **__):
+    pass
+
+
+@pytest.mark.parametrize("model", resnet.MODELS)
+@pytest.mark.parametrize("condition", resnet.CONDITIONS)
+def test_every_condition_trains_what_it_should(model, condition, tmp_path):
+    config = replace(resnet.SMOKE, model=model, condition=condition, epochs=1)
+    made = {}
+    make = resnet.make
+    resnet_make = lambda c, n: made.setdefault("model", make(c, n))  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resnet, "make", resnet_make)
+        result = resnet.run(config, Record(tmp_path, "resnet", config, "cpu"), quiet)
+    start, end = make(config.filled(), 10).state_dict(), made["model"].state_dict()
+    moved = {name for name in start if not torch.equal(start[name], end[name])}
+    assert any(name.startswith("classifier") for name in moved)
+    assert any(name.startswith("resnet") for name in moved) == (condition != "frozen")
+    assert 0 <= result["accuracy"] <= 1
+
+
+def test_a_frozen_backbone_gives_the_head_what_the_whole_model_gives_it():
+    config = replace(resnet.SMOKE, model="baseline", condition="frozen").filled()
+    model = resnet.make(config, 10).eval()
+    x = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
+    vectors = resnet.encode(config, model, x)
+    torch.testing.assert_close(resnet.head_of(model)(vectors), model(resnet.normal(config, x)).logits)
+
+
+def test_digits_become_pictures_of_three_colours():
+    digits = torch.zeros(2, 28, 28, dtype=torch.uint8)
+    digits[:, 7:21, 7:21] = 255
+    pictures = resnet.enlarge(digits, 56)
+    assert pictures.shape == (2, 3, 56, 56)
+    assert pictures.dtype == torch.uint8
+    assert pictures[0, 0, 28, 28] == 255
+    assert pictures[0, 0, 0, 0] == 0
+    assert torch.equal(pictures[:, 0], pictures[:, 2])
+
+
+def test_each_source_is_fed_as_it_was_trained(tmp_path):
+    x = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    config = replace(resnet.SMOKE, condition="pretrained", source=str(tmp_path))
+    assert resnet.normal(config, x).flatten().tolist() == pytest.approx([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])
+    (tmp_path / "model.json").write_text("{}")
+    assert resnet.normal(config, x).flatten().tolist() == pytest.approx([1 - m for m in keras.MEAN])
+    scratch = replace(config, condition="scratch")
+    assert resnet.normal(scratch, x).flatten().tolist() != pytest.approx([1 - m for m in keras.MEAN])
+
+
+def test_a_pretrained_folder_is_used(tmp_path):
+    torch.manual_seed(3)
+    source = ResNetForImageClassification(ResNetConfig(**TINY))
+    source.save_pretrained(tmp_path)
+    config = replace(resnet.SMOKE, pictures=0, condition="pretrained", source=str(tmp_path))
+    for model in resnet.MODELS:
+        made = resnet.make(replace(config, model=model), 7)
+        kernel = made.resnet.embedder.embedder.convolution.weight
+        assert torch.equal(kernel, source.resnet.embedder.embedder.convolution.weight)
+    with pytest.raises(RunError, match="no pretrained ResNet at"):
+        resnet.make(replace(config, source=str(tmp_path / "none")), 7)
+
+
+def test_settings_of_0_are_the_data_sets_own():
+    assert resnet.Config(data="mnist").filled().batch == 1024
+    assert resnet.Config(data="mnist").filled().num_features == 20
+    assert resnet.Config(data="nabirds", batch=8).filled().batch == 8
+    assert resnet.Config(data="nabirds").filled().num_features == 224
