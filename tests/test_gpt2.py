@@ -1,14 +1,11 @@
 """TverskyGPT-2 as a transformers model: counts, loss, round trips, starting values, messages."""
 
 import copy
-import csv
 import importlib
 import json
-import os
 import pickle
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 import similitude.functional as F
 from similitude import TverskyProjection
+from similitude.experiments.record import paper
 from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.pretrained import layer_options
 
-TABLES = Path(os.environ.get("SIMILITUDE_PAPER", Path(__file__).parents[2] / "shared" / "paper")) / "tables"
 TINY = dict(
     n_embd=32,
     n_layer=2,
@@ -94,14 +91,14 @@ def test_parameters_are_as_many_as_in_the_paper(tied):
     assert paper_count("tversky-all-1layer", tied, K) == expected
 
 
-@pytest.mark.skipif(not TABLES.exists(), reason="the paper's tables are not here")
 def test_parameters_are_as_many_as_in_every_row_of_the_papers_tables():
-    rows = set()
-    for path in TABLES.glob("ptb_*.csv"):
-        with path.open() as file:
-            for row in csv.DictReader(file):
-                K = int(row["num_features"]) if row["num_features"] else None
-                rows.add((row["model"], row["tied_prototypes"] == "Y", K, int(row["params"])))
+    tables = [paper("ptb_test_perplexity"), paper("ptb_validation_perplexity")]
+    assert [len(table) for table in tables] == [8, 600]
+    rows = {
+        (row["model"], row["tied_prototypes"] == "Y", int(row["num_features"] or 0) or None, int(row["params"]))
+        for table in tables
+        for row in table
+    }
     assert len(rows) == 30
     for *model, params in rows:
         assert paper_count(*model) == params, model
