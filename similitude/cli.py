@@ -150,10 +150,10 @@ def reproduce(
         typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; one that exists is gone on with. [default: runs/NAME-...]")
+        Path | None, typer.Option(help="The run's folder; one that exists is gone on with. By default runs/NAME-...")
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda where there is one.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data, to see that it works.")] = False,
 ) -> None:
     """Run one of the paper's experiments, or go on with it.
