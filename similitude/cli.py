@@ -193,7 +193,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
 
     from .experiments.record import Record, RunError, changed, write_json
 
-    if not smoke and recipe not in experiment.RECIPES:
+    if recipe not in experiment.RECIPES:
         raise RunError(f"no recipe {recipe!r} for {name}; there are {', '.join(experiment.RECIPES)}.")
     config = changed(experiment.SMOKE if smoke else experiment.RECIPES[recipe], settings)
     if seed is not None:

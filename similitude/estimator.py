@@ -202,10 +202,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def usage(self, X) -> Usage:
         """How often the rows have each feature, and which features are dead or duplicates; see FeatureBank.usage."""
+        check_is_fitted(self)
         return self.layer_.features.usage(self.objects(X))
 
     def prune(self, X, fold: bool = False) -> Pruned:
         """Removes the features that neither rows nor prototypes have, and says which; see TverskyProjection.prune."""
+        check_is_fitted(self)
         return self.layer_.prune(self.objects(X), fold=fold)
 
     @property

@@ -72,8 +72,10 @@ def _check(model: nn.Module, example: Tensor, path: Path, dynamic: Sequence[int]
         raise TypeError(f"model must be a module; got {type(model).__name__}.")
     if not isinstance(example, Tensor):
         raise TypeError(f"example must be a tensor that the model takes; got {type(example).__name__}.")
-    if example.dim() == 0 or example.numel() == 0:
+    if example.dim() < 2 or example.numel() == 0:
         raise ValueError(f"example must be a batch of one input or more, [N, ...]; got shape {list(example.shape)}.")
+    if not example.isfinite().all():
+        raise ValueError("example must be finite, since its answers are compared; it has NaN or infinite numbers.")
     if not isinstance(dynamic, Sequence) or not set(dynamic) <= set(range(example.dim())):
         raise ValueError(f"dynamic must be axes of the example, such as (0,) or (0, 1); got {dynamic!r}.")
     if not path.parent.is_dir():

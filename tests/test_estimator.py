@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -341,3 +342,8 @@ def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'similitude\[sklearn\]'"):
         import similitude.estimator  # noqa: F401
+
+
+def test_what_is_not_fitted_has_no_usage():
+    with pytest.raises(NotFittedError):
+        TverskyClassifier().usage(np.ones((2, 3)))

@@ -313,3 +313,13 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(similitude.export, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(ImportError, match=r"^to_onnx needs onnxscript: pip install 'similitude\[onnx\]'\.$"):
         to_onnx(nn.ReLU(), torch.ones(2, 3), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("example", "sentence"),
+    [(torch.ones(8), r"example must be a batch .* got shape \[8\]"), (torch.full((2, 8), torch.nan), "must be finite")],
+)
+def test_an_example_that_shows_nothing_is_refused(example, sentence, tmp_path):
+    with pytest.raises(ValueError, match=sentence):
+        to_onnx(TverskyProjection(8, 3, num_features=4), example, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())

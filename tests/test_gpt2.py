@@ -508,3 +508,8 @@ def test_without_transformers_the_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "similitude.models.gpt2")
     with pytest.raises(ImportError, match=r"needs transformers: pip install 'similitude\[hf\]'"):
         importlib.import_module("similitude.models.gpt2")
+
+
+def test_a_config_of_another_model_is_refused():
+    with pytest.raises(TypeError, match="must be a TverskyGPT2Config; got GPT2Config: for a GPT-2 that exists use"):
+        TverskyGPT2LMHeadModel(GPT2Config())

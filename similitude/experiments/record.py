@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import platform
 import shutil
@@ -47,6 +48,10 @@ def changed(config, settings: list[str]):
         if not equals or key not in known:
             raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
         values[key] = _read(key, text, known[key])
+    if not values.get("lr", 1.0) > 0:
+        raise RunError(f"lr must be more than 0; got {values['lr']}.")
+    if not 0 <= values.get("dropout", 0.0) < 1:
+        raise RunError(f"dropout must be from 0 to below 1; got {values['dropout']}.")
     try:
         return replace(config, **values)
     except ValueError as error:
@@ -65,7 +70,9 @@ def _read(key: str, text: str, now: object):
     else:
         kind = "a whole number" if isinstance(now, int) else "a number"
         with suppress(ValueError):
-            return int(text) if isinstance(now, int) else float(text)
+            value = int(text) if isinstance(now, int) else float(text)
+            if math.isfinite(value):
+                return value
         value = None
     if value is None:
         raise RunError(f"{key} must be {kind}, as in {key}={json.dumps(now)}; got {text!r}.")

@@ -118,6 +118,9 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
     _tied_weights_keys = {"lm_head.prototypes": "transformer.wte.weight"}  # noqa: RUF012
 
     def __init__(self, config: TverskyGPT2Config):
+        if not isinstance(config, TverskyGPT2Config):
+            given = type(config).__name__
+            raise TypeError(f"config must be a TverskyGPT2Config; got {given}: for a GPT-2 that exists use from_gpt2.")
         super().__init__(config)
         # By this name Trainer knows that labels are shifted, and counts a row's targets without its first token.
         self.loss_type = "ForCausalLM"
