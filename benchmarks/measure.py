@@ -1,9 +1,7 @@
 """Times and peak memory of functions. Contenders are run turn about, so that a busy machine slows all of them alike."""
 
-import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from similitude.experiments.record import commit
 
 Run = Callable[[], object]
 
@@ -124,14 +124,6 @@ def processor(device: str = "cpu") -> str:
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
     return f"{name}, {torch.get_num_threads()} threads"
-
-
-def commit() -> str:
-    """The commit, with a mark if there are changes on top of it; SIMILITUDE_COMMIT names it where there is no git."""
-    if named := os.environ.get("SIMILITUDE_COMMIT"):
-        return named
-    run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return run.stdout.strip() or "unknown"
 
 
 def machine(device: str = "cpu") -> str:

@@ -16,11 +16,9 @@ from torch.distributed.tensor.placement_types import Placement
 
 from . import functional as F
 from .checks import check_choice, check_loss, check_targets
-from .nn import CONSTANTS, FeatureBank, TverskyProjection
+from .nn import CONSTANTS, OPTIONS, FeatureBank, TverskyProjection
 from .ops.cross_entropy import REDUCTIONS
 from .precision import autocasts, wide
-
-OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
 
 
 class PrototypeParallel(ParallelStyle):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .interpret.explain import Explanation
 
 CONSTANTS = ("alpha", "beta", "theta")
+OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
 
 
 class FeatureBank(nn.Module):
@@ -424,8 +425,7 @@ def _reset_constants(module: TverskySimilarity | TverskyProjection) -> None:
 
 def _arguments(module) -> dict:
     """The module's constants and options, as functional takes them."""
-    names = (*CONSTANTS, "intersection", "difference", "level", "model", "normalize", "backend")
-    return {name: getattr(module, name) for name in names}
+    return {name: getattr(module, name) for name in (*CONSTANTS, *OPTIONS)}
 
 
 def _described(module) -> str:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..models import mnist as networks
 from ..models.data_domain import DataDomain
 from . import data, synthetic
-from .capture import captured
 from .record import Record, paper
+from .training import captured
 
 NETWORKS = {
     "MNISTNet": networks.MNISTNet,

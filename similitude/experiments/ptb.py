@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from . import data, synthetic
 from .record import Record, RunError, paper
+from .training import constants, precision
 
 MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
 
@@ -105,7 +105,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         curve.append([epoch, loss, valid])
         if valid < best["valid"]:
             best = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, parts["test"])}
-        record.log(epoch, loss=loss, valid=valid, tokens_per_second=speed, **constants(model))
+        record.log(epoch, loss=loss, valid=valid, tokens_per_second=speed, **constants(getattr(model, "lm_head", None)))
         if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
             so_far = {
                 "optimizer": optimizer.state_dict(),
@@ -216,17 +216,6 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
         predicted = batch.shape[0] * (batch.shape[1] - 1)
         total, count = total + loss.item() * predicted, count + predicted
     return math.exp(min(total / count, 700))
-
-
-def precision(tokens: Tensor):
-    return torch.autocast("cuda", dtype=torch.bfloat16) if tokens.is_cuda else nullcontext()
-
-
-def constants(model: nn.Module) -> dict[str, float]:
-    """α, β, θ of the head, for the log."""
-    head = getattr(model, "lm_head", None)
-    names = ("alpha", "beta", "theta")
-    return {name: getattr(head, name).item() for name in names if hasattr(head, name)}
 
 
 def summary(whole: dict) -> list:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from . import data, images, keras, synthetic
 from .data import Labelled
 from .record import Record, RunError, paper
+from .training import constants, precision
 
 MODELS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
 # Batch, features and side of a picture of each data set; the first two are the paper's.
@@ -223,14 +223,6 @@ def measure(config: Config, network, x: Tensor, y: Tensor) -> float:
         with precision(x):
             right += int((network(part).argmax(-1) == labels).sum())
     return right / len(y)
-
-
-def precision(x: Tensor):
-    return torch.autocast("cuda", dtype=torch.bfloat16) if x.is_cuda else nullcontext()
-
-
-def constants(head: nn.Module) -> dict[str, float]:
-    return {name: getattr(head, name).item() for name in ("alpha", "beta", "theta") if hasattr(head, name)}
 
 
 def summary(whole: dict) -> list:

@@ -18,8 +18,8 @@ from torch import Tensor
 from ..checks import DIFFERENCES, INTERSECTIONS
 from ..initialize import fill_
 from ..ops import reference, separable
-from .capture import captured
 from .record import Record, paper
+from .training import captured
 
 POINTS = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 LABELS = [0, 1, 1, 0]

@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from ..checks import check_vectors, short
-from ..nn import CONSTANTS, TverskyProjection
+from ..nn import CONSTANTS, OPTIONS, TverskyProjection
 from ..precision import agrees, autocasts, settings
 
 if TYPE_CHECKING:
     from ..interpret.explain import Explanation
-
-OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
 
 
 class DataDomain(nn.Module):

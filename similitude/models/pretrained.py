@@ -10,15 +10,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..initialize import fill_
-from ..nn import FeatureBank, TverskyProjection
+from ..nn import CONSTANTS, OPTIONS, FeatureBank, TverskyProjection
 
-SIMILARITY = ("intersection", "difference", "level", "model", "normalize", "backend")
-OPTIONS = (*SIMILARITY, "alpha", "beta", "theta", "learnable", "init")
+LAYER = (*OPTIONS, *CONSTANTS, "learnable", "init")
 
 
 def layer_options(config) -> dict:
     """What a config says of its Tversky layers, as TverskyProjection takes it."""
-    return {name: getattr(config, name) for name in OPTIONS}
+    return {name: getattr(config, name) for name in LAYER}
 
 
 def settle(config, layer: TverskyProjection) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import check_choice
 from ..nn import TverskyProjection
-from .pretrained import OPTIONS as LAYER
-from .pretrained import fill_missing, layer_options, load, settle
+from .pretrained import LAYER, fill_missing, layer_options, load, settle
 
 try:
     from transformers import (

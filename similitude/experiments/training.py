@@ -1,9 +1,12 @@
-"""Training steps as CUDA graphs, for networks so small that a step is launches and little else."""
+"""What training runs share: steps as CUDA graphs, their precision, and a head's constants for the log."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from ..nn import CONSTANTS
 
 
 def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]:
@@ -27,3 +30,13 @@ def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]
         return kept
 
     return advance
+
+
+def precision(x: Tensor):
+    """bfloat16 autocast where ``x`` is on a GPU."""
+    return torch.autocast("cuda", dtype=torch.bfloat16) if x.is_cuda else nullcontext()
+
+
+def constants(head: nn.Module | None) -> dict[str, float]:
+    """α, β, θ, if the head has them."""
+    return {name: getattr(head, name).item() for name in CONSTANTS if hasattr(head, name)}
