@@ -23,7 +23,9 @@ def quiet(*_, **__):
 
 def run(experiment, folder, name):
     record = Record(folder, name, experiment.SMOKE, "cpu")
-    return experiment.run(experiment.SMOKE, record, quiet)
+    result = experiment.run(experiment.SMOKE, record, quiet)
+    result.pop("tokens_per_second", None)
+    return result
 
 
 def arrays(folder):

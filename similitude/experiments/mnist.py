@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from ..models import mnist as networks
 from ..models.data_domain import DataDomain
 from . import data, synthetic
 from .record import Record, paper
-from .training import captured
+from .training import captured, in_turn, side_by_side
 
 NETWORKS = {
     "MNISTNet": networks.MNISTNet,
@@ -63,36 +64,31 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     pixels = {name: _pixels(getattr(digits, name), record.device) for name in ("train_x", "test_x")}
     labels = {name: getattr(digits, name).long().to(record.device) for name in ("train_y", "test_y")}
     train, test = (pixels["train_x"], labels["train_y"]), (pixels["test_x"], labels["test_y"])
+    learners = {name: make(config, name, record.device) for name in config.networks}
     done, tensors, state = record.load() or (0, {}, {})
-    results: dict[str, dict] = state.get("results", {})
     images = {k.removeprefix("images."): v.numpy() for k, v in tensors.items() if k.startswith("images.")}
-    for position, name in enumerate(config.networks):
-        if done >= (position + 1) * config.epochs:
+    curves: dict[str, list] = state.get("curves", {name: [] for name in learners})
+    for name, (network, optimizer) in learners.items() if done else ():
+        network.load_state_dict({k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")})
+        optimizer.load_state_dict(state["optimizers"][name])
+    for epoch, losses in epochs(config, list(learners.values()), *train, done):
+        if epoch in config.snapshots or epoch == config.epochs:
+            images |= look(learners, epoch)
+        if epoch == 0:
             continue
-        network, optimizer = make(config, name, record.device)
-        first = max(0, done - position * config.epochs)
-        if first:
-            network.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-            optimizer.load_state_dict(state["optimizer"])
-        curve = state["curve"] if first else []
-        for epoch, loss in epochs(config, name, network, optimizer, *train, first):
-            if isinstance(network, DataDomain) and (epoch in config.snapshots or epoch == config.epochs):
-                for kind in ("prototypes", "features"):
-                    if getattr(network, kind) is not None:
-                        images[f"{name}.{kind}.{epoch}"] = getattr(network, kind).detach().clone().cpu().numpy()
-            if epoch == 0:
-                continue
-            report(position * config.epochs + epoch, len(config.networks) * config.epochs, name, loss=loss)
-            if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
-                accuracy = measure(network, *test)
-                curve.append([epoch, loss, accuracy])
-                record.log(position * config.epochs + epoch, **{f"{name}/loss": loss, f"{name}/accuracy": accuracy})
-                if epoch == config.epochs:
-                    results[name] = {"parameters": count(network), "accuracy": accuracy, "curve": curve}
-                kept = {f"model.{k}": v for k, v in network.state_dict().items()}
-                kept |= {f"images.{k}": torch.from_numpy(v) for k, v in images.items()}
-                so_far = {"results": results, "curve": curve, "optimizer": optimizer.state_dict()}
-                record.save(position * config.epochs + epoch, kept, so_far)
+        report(epoch, config.epochs, f"{len(learners)} networks", loss=sum(losses) / len(losses))
+        if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
+            kept = {f"images.{k}": torch.from_numpy(v) for k, v in images.items()}
+            for (name, (network, _)), loss in zip(learners.items(), losses, strict=True):
+                curves[name].append([epoch, loss, accuracy := measure(network, *test)])
+                record.log(epoch, **{f"{name}/loss": loss, f"{name}/accuracy": accuracy})
+                kept |= {f"{name}/{k}": v for k, v in network.state_dict().items()}
+            optimizers = {name: optimizer.state_dict() for name, (_, optimizer) in learners.items()}
+            record.save(epoch, kept, {"curves": curves, "optimizers": optimizers})
+    results = {
+        name: {"parameters": count(network), "accuracy": curves[name][-1][2], "curve": curves[name]}
+        for name, (network, _) in learners.items()
+    }
     halves: dict = {k: v.astype(np.float16) for k, v in images.items()}
     np.savez_compressed(record.folder / "images.npz", **halves)
     return {"networks": results}
@@ -110,34 +106,49 @@ def make(config: Config, name: str, device: str) -> tuple[nn.Module, torch.optim
     return network, torch.optim.Adam(network.parameters(), rate, weight_decay=decay, capturable=device == "cuda")
 
 
+def look(learners: dict[str, tuple], epoch: int) -> dict[str, np.ndarray]:
+    """What the visual networks hold as images now."""
+    found = {}
+    for name, (network, _) in learners.items():
+        for kind in ("prototypes", "features") if isinstance(network, DataDomain) else ():
+            if getattr(network, kind) is not None:
+                found[f"{name}.{kind}.{epoch}"] = getattr(network, kind).detach().clone().cpu().numpy()
+    return found
+
+
 def epochs(
-    config: Config, name: str, network, optimizer, x: Tensor, y: Tensor, first: int
-) -> Iterator[tuple[int, float]]:
-    """Trains, and gives each epoch, from 0, and its mean loss. What is random depends on seed and epoch alone."""
+    config: Config, learners: list[tuple[nn.Module, torch.optim.Optimizer]], x: Tensor, y: Tensor, first: int
+) -> Iterator[tuple[int, list[float]]]:
+    """Trains all networks at once on the same batches, and gives each epoch, from 0, and their mean losses.
+
+    What is random depends on seed and epoch alone.
+    """
     if first == 0:
-        yield 0, float("nan")
+        yield 0, []
     size = min(config.batch, len(x))
     rows = torch.zeros(size, dtype=torch.long, device=x.device)
 
-    def step() -> Tensor:
+    def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad(set_to_none=False)
         loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
         loss.backward()
         optimizer.step()
         return loss.detach()
 
+    steps = [partial(step, *learner) for learner in learners]
     advance: Callable[[], Tensor] | None = None
     for epoch in range(first + 1, config.epochs + 1):
-        network.train()
-        torch.manual_seed((config.seed * 100_003 + epoch) * 8 + list(NETWORKS).index(name))
+        for network, _ in learners:
+            network.train()
+        torch.manual_seed(config.seed * 100_003 + epoch)
         order = torch.randperm(len(x)).to(x.device)
         losses = []
         for start in range(0, len(x) - size + 1, size):
             rows.copy_(order[start : start + size])
             if advance is None:
-                advance = captured(step, 1) if x.is_cuda else step
+                advance = captured(partial(side_by_side, steps), 1) if x.is_cuda else partial(in_turn, steps)
             losses.append(advance().clone())
-        yield epoch, torch.stack(losses).mean().item()
+        yield epoch, torch.stack(losses).mean(0).tolist()
 
 
 @torch.no_grad()

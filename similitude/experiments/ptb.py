@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..nn import TverskyProjection
 from . import data, synthetic
 from .record import Record, RunError, paper
-from .training import constants, precision
+from .training import constants, graphed, precision
 
 MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
 
@@ -96,11 +97,17 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         schedule.load_state_dict(state["schedule"])
     curve: list[list[float]] = state.get("curve", [])
     best: dict = state.get("best", {"valid": math.inf})
+    speeds: list[float] = state.get("speeds", [])
+    model.train()
+    trunk: nn.Module = Trunk(model)
+    if record.device == "cuda":
+        trunk = graphed(trunk, blocks(config, parts["train"], 0)[: config.batch])
     for epoch in range(done + 1, config.epochs + 1):
         tell = lambda step, loss, e=epoch, v=best["valid"]: report(  # noqa: E731
             (e - 1) * steps + step, config.epochs * steps, f"epoch {e}", loss=loss, valid=v
         )
-        loss, speed = train(config, model, optimizer, schedule, parts["train"], epoch, tell)
+        loss, speed = train(config, model, trunk, optimizer, schedule, parts["train"], epoch, tell)
+        speeds.append(speed)
         valid = perplexity(config, model, parts["valid"])
         curve.append([epoch, loss, valid])
         if valid < best["valid"]:
@@ -112,9 +119,31 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
                 "schedule": schedule.state_dict(),
                 "curve": curve,
                 "best": best,
+                "speeds": speeds,
             }
             record.save(epoch, distinct(model), so_far)
-    return {**best, "parameters": sum(p.numel() for p in model.parameters()), "curve": curve}
+    parameters = sum(p.numel() for p in model.parameters())
+    return {**best, "parameters": parameters, "tokens_per_second": float(np.median(speeds)), "curve": curve}
+
+
+class Trunk(nn.Module):
+    """Tokens ``[n, length]`` to last hidden states. A bank that blocks share with the head is its parameter as well."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.transformer = model.get_submodule("transformer")
+        self.features = getattr(model.get_submodule("lm_head"), "features", None)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.transformer(tokens).last_hidden_state
+
+
+def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Mean cross entropy of each next token."""
+    head, hidden, target = model.get_submodule("lm_head"), hidden[:, :-1], tokens[:, 1:]
+    if isinstance(head, TverskyProjection):
+        return head.cross_entropy(hidden, target)
+    return nn.functional.cross_entropy(head(hidden).flatten(0, 1).float(), target.flatten())
 
 
 def make(config: Config, vocabulary: int) -> nn.Module:
@@ -179,7 +208,7 @@ def blocks(config: Config, tokens: Tensor, offset: int) -> Tensor:
     return tokens[offset : offset + n * config.length].view(n, config.length)
 
 
-def train(config: Config, model, optimizer, schedule, tokens: Tensor, epoch: int, tell) -> tuple[float, float]:
+def train(config: Config, model, trunk, optimizer, schedule, tokens: Tensor, epoch: int, tell) -> tuple[float, float]:
     """One epoch: its mean loss and tokens a second. What is random depends on seed and epoch alone."""
     model.train()
     torch.manual_seed(config.seed * 100_003 + epoch)
@@ -189,7 +218,7 @@ def train(config: Config, model, optimizer, schedule, tokens: Tensor, epoch: int
     for step in range(steps):
         batch = pieces[order[step * config.batch : (step + 1) * config.batch]]
         with precision(tokens):
-            loss = model(input_ids=batch, labels=batch).loss
+            loss = loss_of(model, trunk(batch), batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -211,8 +240,7 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
     total, count = 0.0, 0
     for batch in blocks(config, tokens, 0).split(config.batch):
         with precision(tokens):
-            options = {} if config.model == "baseline" else {"skip_logits": True}
-            loss = model(input_ids=batch, labels=batch, **options).loss
+            loss = loss_of(model, model.get_submodule("transformer")(batch).last_hidden_state, batch)
         predicted = batch.shape[0] * (batch.shape[1] - 1)
         total, count = total + loss.item() * predicted, count + predicted
     return math.exp(min(total / count, 700))

@@ -1,6 +1,6 @@
 """What training runs share: steps as CUDA graphs, their precision, and a head's constants for the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -30,6 +30,32 @@ def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]
         return kept
 
     return advance
+
+
+def in_turn(steps: Sequence[Callable[[], Tensor]]) -> Tensor:
+    """What the steps give, ``[len(steps)]``."""
+    return torch.stack([step() for step in steps])
+
+
+def side_by_side(steps: Sequence[Callable[[], Tensor]]) -> Tensor:
+    """What the steps give, each on a CUDA stream of its own: in a captured graph they run at the same time."""
+    main, streams, results = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in steps], []
+    for step, stream in zip(steps, streams):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            results.append(step())
+    for stream in streams:
+        main.wait_stream(stream)
+    return torch.stack(results)
+
+
+def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
+    """The module, whose forward and backward are CUDA graphs from now on while it trains, for inputs like ``sample``.
+
+    Equivalent to: ``module`` under ``precision``. Random numbers are drawn here: seed after.
+    """
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        return torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
 
 
 def precision(x: Tensor):
