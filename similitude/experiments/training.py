@@ -55,7 +55,7 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
     Equivalent to: ``module`` under ``precision``. Random numbers are drawn here: seed after.
     """
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
-        return torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
+        return torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)  # pyright: ignore[reportReturnType]
 
 
 def precision(x: Tensor):
