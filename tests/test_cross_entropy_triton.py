@@ -49,6 +49,21 @@ def test_losses_and_gradients(shape, dtype):
     assert_parity(*make(n, P, dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 4100), (5, 4096)], ids=str)
+def test_sides_and_inner_products_of_rows(shape, dtype):
+    a = torch.randn(shape, device=DEVICE).relu().to(dtype)
+    gain, weight = torch.tensor(1.7, device=DEVICE), torch.tensor(-0.4, device=DEVICE)
+    side = cross_entropy_triton.side(a, gain, weight)
+    truth = 1.7 * a.double() - 0.4 * (a.double().sign() - 1)
+    eps = torch.finfo(dtype).eps
+    assert side.dtype == dtype
+    torch.testing.assert_close(side.double(), truth, rtol=eps, atol=1e-6)
+    other = torch.randn(shape[0], shape[1] + 3, device=DEVICE)[:, :-3]
+    found = cross_entropy_triton.inner(a, other)
+    torch.testing.assert_close(found.double(), (a.double() * other.double()).sum(-1), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("z_loss", [0.0, 0.01])
 @pytest.mark.parametrize("with_bias", [False, True])

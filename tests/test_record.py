@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from similitude.experiments import record as records
 from similitude.experiments.record import Record, RunError, changed
@@ -140,6 +141,7 @@ def test_the_result_says_where_it_comes_from(tmp_path):
     assert whole["peak_gib"] > 0
     assert whole["commit"]
     assert not list(tmp_path.glob("checkpoint-*"))
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["w"], torch.zeros(1))
 
 
 def test_time_of_earlier_sittings_counts(tmp_path):

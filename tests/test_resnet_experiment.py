@@ -37,8 +37,8 @@ def test_a_frozen_backbone_gives_the_head_what_the_whole_model_gives_it():
     config = replace(resnet.SMOKE, model="baseline", condition="frozen").filled()
     model = resnet.make(config, 10).eval()
     x = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
-    vectors = resnet.encode(config, model, x)
-    torch.testing.assert_close(resnet.head_of(model)(vectors), model(resnet.normal(config, x)).logits)
+    network = resnet.Network(config, model)
+    torch.testing.assert_close(resnet.head_of(model)(resnet.encode(network, x)), network(x))
 
 
 def test_digits_become_pictures_of_three_colours():
@@ -53,13 +53,15 @@ def test_digits_become_pictures_of_three_colours():
 
 
 def test_each_source_is_fed_as_it_was_trained(tmp_path):
-    x = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    def pixels(config):
+        white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+        return resnet.Network(config, torch.nn.Identity()).normal(white).flatten().tolist()
+
     config = replace(resnet.SMOKE, condition="pretrained", source=str(tmp_path))
-    assert resnet.normal(config, x).flatten().tolist() == pytest.approx([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])
+    assert pixels(config) == pytest.approx([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])
     (tmp_path / "model.json").write_text("{}")
-    assert resnet.normal(config, x).flatten().tolist() == pytest.approx([1 - m for m in keras.MEAN])
-    scratch = replace(config, condition="scratch")
-    assert resnet.normal(scratch, x).flatten().tolist() != pytest.approx([1 - m for m in keras.MEAN])
+    assert pixels(config) == pytest.approx([1 - m for m in keras.MEAN])
+    assert pixels(replace(config, condition="scratch")) != pytest.approx([1 - m for m in keras.MEAN])
 
 
 def test_a_pretrained_folder_is_used(tmp_path):

@@ -133,9 +133,10 @@ class Trunk(nn.Module):
         super().__init__()
         self.transformer = model.get_submodule("transformer")
         self.features = getattr(model.get_submodule("lm_head"), "features", None)
+        self.hidden = lambda tokens: self.transformer(tokens).last_hidden_state
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.transformer(tokens).last_hidden_state
+        return self.hidden(tokens)
 
 
 def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
@@ -154,6 +155,8 @@ def make(config: Config, vocabulary: int) -> nn.Module:
 
     torch.manual_seed(config.seed)
     drop: dict = dict(resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
+    # GPT-2's own function in one kernel, where "gelu_new" takes eight.
+    drop["activation_function"] = "gelu_pytorch_tanh"
     ends: dict = dict(bos_token_id=vocabulary - 1, eos_token_id=vocabulary - 1)
     sizes: dict = dict(n_layer=config.layers, n_embd=config.width, n_head=config.heads, vocab_size=vocabulary)
     usual: dict = {**sizes, **ends, **drop, "tie_word_embeddings": config.tied, "n_positions": max(1024, config.length)}

@@ -3,6 +3,7 @@
     config.json       the settings; a folder belongs to one setting
     log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
     checkpoint-N/     model.safetensors and state.pt after N steps; the newest is where a stopped run goes on
+    model.safetensors what was trained, once the run has ended
     result.json       what came out, with versions, device, commit, hashes of the data, time and memory
 
 Whatever is written appears whole or not at all.
@@ -169,8 +170,9 @@ class Record:
         }
         with self._writing():
             write_json(self.folder / "result.json", whole)
-        for _, folder in self._checkpoints():
-            shutil.rmtree(folder, ignore_errors=True)
+            for _, folder in self._checkpoints():
+                (folder / "model.safetensors").replace(self.folder / "model.safetensors")
+                shutil.rmtree(folder, ignore_errors=True)
         return whole
 
     def seconds(self) -> float:

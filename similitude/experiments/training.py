@@ -54,8 +54,13 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
 
     Equivalent to: ``module`` under ``precision``. Random numbers are drawn here: seed after.
     """
+    # Capture needs some tries before, which batch norms would count.
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
-        return torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)  # pyright: ignore[reportReturnType]
+        torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
+    for buffer, value in kept:
+        buffer.copy_(value)
+    return module
 
 
 def precision(x: Tensor):

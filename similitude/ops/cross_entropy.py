@@ -143,7 +143,7 @@ def _walk(
     intersection, difference, _, model = options
     separated = (intersection, difference, model) == ("product", "ignorematch", "contrast")
     if separated:
-        chunks = Products(b, scalars, wanted, careful or _unequal(scalars))
+        chunks = Products(b, scalars, wanted, careful or _unequal(scalars), loss.kernels)
     else:
         chunks = Graphs(b, scalars, options, loss.kernels, wanted)
     losses = a.new_empty(len(rows), dtype=_wide(a))
@@ -225,15 +225,15 @@ class Products:
     over b. The gradients of α, β, θ then come from those of A, B and S, as in separable; careful: from a fifth product.
     """
 
-    def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool], careful: bool):
-        self.b, self.wanted = b, wanted
+    def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool], careful: bool, kernels: bool):
+        self.b, self.wanted, self.kernels = b, wanted, kernels
         self.alpha, self.beta, self.theta = scalars
         self.factor = self.beta.item()
-        self.side = _side(b, self.theta, self.alpha)
+        self.side = _side(b, self.theta, self.alpha, kernels)
         self.learns = any(wanted[2:5])
         self.lacks = b.sign().sub_(1) if careful and self.learns else None
         divides = self.learns and self.lacks is None
-        self.to_b = torch.zeros_like(b, dtype=_wide(b)) if wanted[1] or divides else None
+        self.wants_b, self.to_b = wanted[1] or divides, None
         self.wants_a = wanted[0] or divides
         self.sums = b.new_zeros(3, dtype=_widest(b))  # of the gradients of α, β, θ; or of ⟨A, dA⟩, its square, ⟨S, dS⟩
 
@@ -248,15 +248,19 @@ class Products:
             out = self.alpha * tables[0] + self.beta * tables[1] + self.theta * tables[2]
 
         def pull(slope: Tensor, inner: Tensor) -> Tensor | None:
-            if self.to_b is not None:
-                _add_product_(self.to_b, slope.mT, _side(a, self.theta, self.beta))
+            if self.wants_b:
+                side = _side(a, self.theta, self.beta, self.kernels)
+                if self.to_b is None:
+                    self.to_b = _product(slope.mT, side)
+                else:
+                    _add_product_(self.to_b, slope.mT, side)
             if tables:
                 self.sums += torch.stack([_inner(t, slope).sum() for t in tables])
             if not self.wants_a:
                 return None
             to_a = slope @ self.side
             if self.learns and not tables:
-                rows = _inner(a, to_a)
+                rows = _inner(a, to_a, self.kernels)
                 self.sums += torch.stack([rows.sum(), rows.square().sum(), inner.sum(dtype=rows.dtype)])
             return to_a
 
@@ -267,10 +271,12 @@ class Products:
 
         ⟨A, dA⟩ = θ dθ + α dα, ⟨B, dB⟩ = θ dθ + β dβ, ⟨S, dS⟩ = θ dθ + α dα + β dβ.
         """
+        if self.wants_b and self.to_b is None:
+            self.to_b = torch.zeros_like(self.b, dtype=_wide(self.b))
         to_b = self.to_b if self.wanted[1] else None
         found = self.sums
         if self.learns and self.lacks is None and self.to_b is not None:
-            rows = _inner(self.b, self.to_b)
+            rows = _inner(self.b, self.to_b, self.kernels)
             by_a, square_a, by_s = self.sums
             by_b = rows.sum()
             parts = torch.stack([by_s - by_b, by_s - by_a, by_a + by_b - by_s])
@@ -333,8 +339,12 @@ def loss_and_gradient_(
     return losses, torch.nn.functional.pad(out, (0, rest)).to(dtype), _inner(logits, out)
 
 
-def _side(a: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
     """gain·a + weight·(sign a − 1), the factor that a side brings to a product; 1 − sign a is what it lacks."""
+    if kernels and pairwise.has_kernels(a):
+        from . import cross_entropy_triton
+
+        return cross_entropy_triton.side(a, gain, weight)
     return torch.addcmul(gain * a, a.sign().sub_(1), weight)
 
 
@@ -357,8 +367,12 @@ def _add_product_(total: Tensor, x: Tensor, y: Tensor, factor: float = 1.0) -> N
         total.addmm_(x.to(total.dtype), y.to(total.dtype), alpha=factor)
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
+def _inner(x: Tensor, y: Tensor, kernels: bool = False) -> Tensor:
     """Inner products of rows, in float64 since differences of their sums are taken."""
+    if kernels and pairwise.has_kernels(x):
+        from . import cross_entropy_triton
+
+        return cross_entropy_triton.inner(x, y).to(_widest(x))
     n = max(1, 2**24 // max(1, x.shape[1]))
     return torch.cat([(p * q).sum(-1, dtype=_wide(x)).to(_widest(x)) for p, q in zip(x.split(n), y.split(n))])
 

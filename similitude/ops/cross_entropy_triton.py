@@ -1,4 +1,7 @@
-"""Cross entropy of a chunk of logits and its gradient, in Triton: a row to a program, two readings and one writing."""
+"""What cross_entropy.py passes over large arrays for, in Triton, so that each is read and written once.
+
+Cross entropy of a chunk of logits and its gradient: a row to a program, two readings and one writing.
+"""
 # Kernels are a language of their own, which pyright does not read.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportIndexIssue=false, reportOperatorIssue=false
@@ -9,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .launch import launch
 
 
 def loss_and_gradient_(
@@ -48,6 +53,44 @@ def loss_and_gradient_(
     if P < W:
         slopes[:, P:] = 0
     return losses, slopes, inner
+
+
+def side(a: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    """gain·a + weight·(sign a − 1) of ``a`` without negative values, in its dtype."""
+    a, out = a.contiguous(), torch.empty_like(a, memory_format=torch.contiguous_format)
+    size, block = a.numel(), 4096
+    if size:
+        launch(_side, (triton.cdiv(size, block),), (a, out, gain, weight, size), 8, BLOCK=block)
+    return out
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products of rows ``[n, K]``, in float32."""
+    (n, K), out = x.shape, x.new_empty(len(x), dtype=torch.float32)
+    x, y = (t if t.stride(1) == 1 else t.contiguous() for t in (x, y))
+    if n:
+        args = (x, y, out, x.stride(0), y.stride(0), K)
+        launch(_inner, (n,), args, 4, BLOCK=min(4096, triton.next_power_of_2(K)))
+    return out
+
+
+@triton.jit
+def _side(a, out, gain, weight, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(a + at, mask=at < size, other=0.0).to(tl.float32)
+    lack = tl.where(value > 0, 0.0, tl.load(weight).to(tl.float32))
+    tl.store(out + at, (tl.load(gain).to(tl.float32) * value - lack).to(out.dtype.element_ty), mask=at < size)
+
+
+@triton.jit
+def _inner(x, y, out, x_stride, y_stride, K, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, K, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        left = tl.load(x + row * x_stride + k, mask=k < K, other=0.0).to(tl.float32)
+        acc += left * tl.load(y + row * y_stride + k, mask=k < K, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.sum(acc))
 
 
 @triton.jit
