@@ -133,10 +133,9 @@ class Trunk(nn.Module):
         super().__init__()
         self.transformer = model.get_submodule("transformer")
         self.features = getattr(model.get_submodule("lm_head"), "features", None)
-        self.hidden = lambda tokens: self.transformer(tokens).last_hidden_state
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.hidden(tokens)
+        return self.transformer(tokens).last_hidden_state
 
 
 def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
@@ -144,7 +143,10 @@ def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
     head, hidden, target = model.get_submodule("lm_head"), hidden[:, :-1], tokens[:, 1:]
     if isinstance(head, TverskyProjection):
         return head.cross_entropy(hidden, target)
-    return nn.functional.cross_entropy(head(hidden).flatten(0, 1).float(), target.flatten())
+    # Products with an odd vocabulary are slow on a GPU: zeros fill it up.
+    P = len(head.weight)
+    logits = nn.functional.linear(hidden, nn.functional.pad(head.weight, (0, 0, 0, -P % 64)))[..., :P]
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
 
 def make(config: Config, vocabulary: int) -> nn.Module:

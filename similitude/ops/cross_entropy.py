@@ -143,7 +143,7 @@ def _walk(
     intersection, difference, _, model = options
     separated = (intersection, difference, model) == ("product", "ignorematch", "contrast")
     if separated:
-        chunks = Products(b, scalars, wanted, careful or _unequal(scalars), loss.kernels)
+        chunks = Products(b, scalars, wanted, careful or _unequal(a, b, scalars), loss.kernels)
     else:
         chunks = Graphs(b, scalars, options, loss.kernels, wanted)
     losses = a.new_empty(len(rows), dtype=_wide(a))
@@ -286,9 +286,14 @@ class Products:
         return to_b, [g if w else None for g, w in zip(found.unbind(), self.wanted[2:5])]
 
 
-def _unequal(scalars: Sequence[Tensor]) -> bool:
-    """Whether one of α, β, θ is so much smaller than another that its gradient is better not a difference of sums."""
-    sizes = torch.stack(list(scalars)).abs()
+def _unequal(a: Tensor, b: Tensor, scalars: Sequence[Tensor]) -> bool:
+    """Whether one of α, β, θ adds so much less to S than another that its gradient is better not a difference of sums.
+
+    What they add is of the size of α·a, β·b and θ·a·b; some rows show what that is.
+    """
+    alpha, beta, theta = scalars
+    size_a, size_b = (x[:1024].to(_wide(x)).square().mean().sqrt() for x in (a, b))
+    sizes = torch.stack([alpha * size_a, beta * size_b, theta * size_a * size_b]).abs()
     return bool(sizes.min() < 0.1 * sizes.max())
 
 
