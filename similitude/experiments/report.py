@@ -12,7 +12,13 @@ from .record import RunError
 if TYPE_CHECKING:
     from rich.table import Table
 
-TITLES = {"xor": "XOR by one layer", "mnist": "MNIST", "resnet": "ResNet-50", "ptb": "Penn Treebank"}
+TITLES = {
+    "xor": "XOR by one layer",
+    "mnist": "MNIST",
+    "resnet": "ResNet-50",
+    "ptb": "Penn Treebank",
+    "sevens": "Editing: sevens with a mid stroke",
+}
 
 
 def found(results: Path, name: str) -> list[dict]:

@@ -7,7 +7,7 @@ do not meet in any operation, and Adam is element-wise, so each is trained as if
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..checks import DIFFERENCES, INTERSECTIONS
 from ..initialize import fill_
+from ..nn import TverskyProjection
 from ..ops import reference, separable
 from .record import Record, paper
 from .training import captured
@@ -108,13 +109,40 @@ def start(config: Config, K: int, device: str) -> Models:
     """Models of one bucket, in the order of AXES without num_features; a seed starts the same whatever the options."""
     prototypes, features = [], []
     for a, b, seed in itertools.product(range(3), range(3), range(config.seeds)):
-        torch.manual_seed(((config.seed * 1000 + seed) * 3 + a) * 3 + b)
-        prototypes.append(fill_(torch.empty(2, 2), INITS[a]))
-        features.append(fill_(torch.empty(K, 2), INITS[b]))
+        for into, drawn in zip((prototypes, features), draw(config, K, a, b, seed), strict=True):
+            into.append(drawn)
     times = len(INTERSECTIONS) * len(DIFFERENCES) * 2
     constants = torch.tensor([0.5, 0.5, 1.0]).reshape(3, 1, 1, 1).expand(3, times * len(features), 1, 1)
     stacked = (torch.stack(prototypes).repeat(times, 1, 1), torch.stack(features).repeat(times, 1, 1), constants)
     return Models(*(t.clone().to(device).requires_grad_() for t in stacked))
+
+
+def draw(config: Config, K: int, a: int, b: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Prototypes and features that a model starts with; a and b are the places of their distributions in INITS."""
+    torch.manual_seed(((config.seed * 1000 + seed) * 3 + a) * 3 + b)
+    return fill_(torch.empty(2, 2), INITS[a]), fill_(torch.empty(K, 2), INITS[b])
+
+
+def alone(config: Config, K: int, at: Mapping[str, int]) -> tuple[TverskyProjection, int]:
+    """One model of the grid, trained as it is there, as a layer to look at, and how many of the four points are right.
+
+    K may be another than the grid's. at: its place on each of the other AXES, as in outcomes.npz.
+    """
+    options: dict = {"intersection": INTERSECTIONS[at["intersection"]], "difference": DIFFERENCES[at["difference"]]}
+    with torch.random.fork_rng(devices=[]):
+        layer = TverskyProjection(2, 2, K, level=config.level, normalize=bool(at["normalize"]), **options)
+        starts = draw(config, K, at["prototypes_init"], at["features_init"], at["seed"])
+    with torch.no_grad():
+        layer.prototypes.copy_(starts[0])
+        layer.features.weight.copy_(starts[1])
+    x, y = torch.tensor(POINTS), torch.tensor(LABELS)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
+    for _ in range(config.steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(layer(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return layer, int((layer(x).argmax(-1) == y).sum())
 
 
 def similarities(models: Models, x: Tensor, level: str) -> Tensor:

@@ -1,0 +1,350 @@
+"""Objects as sets of features, with an algebra: ``u = Universe(bank, names, vectors)``, ``u("bad & good - worse")``.
+
+N objects, K features, D dim. An object x has feature k when x · f_k > 0, strictly, as in the paper.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_vectors, check_width
+from ..models.data_domain import DataDomain
+from ..nn import FeatureBank
+from .expression import evaluate, quote
+from .salience import _chosen, seen
+
+# How vocabularies mark a token that begins a word: GPT-2's Ġ, SentencePiece's ▁.
+WORD_STARTS = ("Ġ", "▁")
+# Measures that are in memory at once.
+AT_ONCE = 2**24
+LABEL = 60
+
+Object = str | int | Tensor
+
+
+class Universe:
+    """N named objects over one bank Ω of K features: ``u["good"]`` is the set of the features that "good" has.
+
+    bank: a FeatureBank, or its vectors ``[K, D]``. vectors: objects ``[N, D]``: prototypes, tokens, encoded images.
+    names: N distinct names; by default "0", "1", … normalize: L2 of the objects, for a layer that has it.
+
+    ``u("bad & good - worse")`` takes the grammar of similitude.interpret.expression. Where names mark word starts, as
+    GPT-2's do, ``good`` is ``Ġgood`` if there is one, and ``"good"``, in quotes, is the token that is spelled exactly
+    so; a space may be written for the mark, ``" good"``.
+
+    No set is made before it is asked for, and tensors are shared with the model where dtypes allow: after more
+    training, make a new universe.
+    """
+
+    def __init__(
+        self,
+        bank: FeatureBank | Tensor,
+        names: Sequence[str] | None,
+        vectors: Tensor,
+        *,
+        normalize: bool = False,
+    ):
+        features = bank.weight if isinstance(bank, FeatureBank) else bank
+        check_vectors("bank", features)
+        check_vectors("vectors", vectors)
+        if vectors.dim() != 2:
+            raise ValueError(f"vectors must be [N, D], a row for each object; got shape {list(vectors.shape)}.")
+        check_width("vectors", vectors, features)
+        wide = torch.promote_types(torch.promote_types(features.dtype, vectors.dtype), torch.float32)
+        self.vectors = vectors.detach().to(wide)
+        self.features = features.detach().to(self.vectors)
+        if normalize:
+            self.vectors = nn.functional.normalize(self.vectors, dim=-1)
+        self.names = [str(i) for i in range(len(vectors))] if names is None else [str(name) for name in names]
+        if len(self.names) != len(vectors):
+            raise ValueError(
+                f"there must be a name for each of the {len(vectors)} vectors; got {len(self.names)} names."
+            )
+        self._index = {name: i for i, name in reversed(list(enumerate(self.names)))}
+        if len(self._index) < len(self.names):
+            i, name = next((i, name) for i, name in enumerate(self.names) if self._index[name] != i)
+            raise ValueError(f"names must be distinct; {name!r} stands at {self._index[name]} and at {i}.")
+        self._marks = [mark for mark in WORD_STARTS if any(name.startswith(mark) for name in self.names)]
+
+    @classmethod
+    def of(
+        cls, model: Any, names: Sequence[str] | None = None, inputs: Any = None, layer: str | None = None
+    ) -> Universe:
+        """A universe over the bank of a model's Tversky layer, with the layer's prototypes as objects, or with inputs.
+
+        model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a Tversky
+        projection in it, a converted one for example; ``layer`` names it where there are several.
+        inputs: what the model takes; they go through it as far as the layer (see salience.seen).
+        names: one for each object; by default a classifier's classes, or numbers.
+        """
+        if inputs is not None:
+            found, vectors = seen(model, inputs, layer)
+        elif isinstance(model, DataDomain):
+            found = model.materialize()
+            if isinstance(found, nn.Linear):
+                raise TypeError("a linear head has no features, and so no sets; use a TverskyProjection.")
+            vectors = found.prototypes
+        elif hasattr(model, "layer_"):
+            found, vectors = model.layer_, model.layer_.prototypes
+            names = list(map(str, model.classes_)) if names is None else names
+        elif isinstance(model, nn.Module):
+            found = _chosen(model, layer)
+            vectors = found.prototypes
+        else:
+            raise TypeError(f"model must be a module with a TverskyProjection in it; got {type(model).__name__}.")
+        return cls(found.features, names, vectors, normalize=found.normalize)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._find(name, False) is not None
+
+    def __repr__(self) -> str:
+        return f"Universe({len(self):,} objects, {len(self.features):,} features)"
+
+    def find(self, name: str, exact: bool = False) -> int:
+        """Number of the object with this name. exact: spelled so, before a token that begins a word with it."""
+        found = self._find(name, exact)
+        if found is None:
+            near = self._nearest_names(name)
+            raise KeyError(f"no object is named {name!r}" + (f"; nearest names: {', '.join(near)}" if near else ""))
+        return found
+
+    def _find(self, name: str, exact: bool) -> int | None:
+        spelled = [mark + name for mark in self._marks]
+        spelled = [name, *spelled] if exact else [*spelled, name]
+        if name.startswith(" "):
+            spelled = [name, *(mark + name[1:] for mark in self._marks)]
+        return next((self._index[s] for s in spelled if s in self._index), None)
+
+    def _nearest_names(self, name: str) -> list[str]:
+        """Up to three names to suggest; of many names only those of nearly this length that begin or end alike."""
+        bare = {n.lstrip("".join(WORD_STARTS)).lower() or n: n for n in reversed(self.names)}
+        wanted = name.strip().lower()
+        if len(bare) > 10_000:
+            ends = (wanted[:2], wanted[-2:])
+            bare = {
+                b: n
+                for b, n in bare.items()
+                if abs(len(b) - len(wanted)) < 3 and (b[:2] == ends[0] or b[-2:] == ends[1])
+            }
+        return [quote(bare[b]) for b in difflib.get_close_matches(wanted, bare, n=3)]
+
+    def vector(self, of: Object) -> Tensor:
+        """The vector ``[D]`` of an object: by its name, its number, or itself a vector that need not be one of ours."""
+        if isinstance(of, Tensor):
+            check_vectors("an object", of)
+            if of.shape != self.features.shape[1:]:
+                raise ValueError(
+                    f"an object must be [D] = {list(self.features.shape[1:])}; got shape {list(of.shape)}."
+                )
+            return of.detach().to(self.vectors)
+        return self.vectors[self._number(of)]
+
+    def _number(self, of: str | int) -> int:
+        if isinstance(of, str):
+            return self.find(of)
+        if not isinstance(of, int) or isinstance(of, bool):
+            raise TypeError(f"an object must be a name, a number or a vector [D]; got {of!r}.")
+        if not -len(self) <= of < len(self):
+            raise IndexError(f"an object's number must be from 0 to {len(self) - 1}; got {of}.")
+        return of % len(self)
+
+    def measures(self, of: Object) -> Tensor:
+        """x · f_k for each feature, ``[K]``."""
+        return self.features @ self.vector(of)
+
+    def __getitem__(self, of: Object) -> FeatureSet:
+        """The set of an object: {f_k : x · f_k > 0}."""
+        x, number = self.vector(of), None if isinstance(of, Tensor) else self._number(of)
+        label = "vector" if number is None else quote(self.names[number])
+        return FeatureSet(self, self.features @ x > 0, label, () if number is None else (number,), x)
+
+    def __call__(self, expression: str, strongest: int | None = None) -> FeatureSet:
+        """The set that an expression means. strongest: each name stands for its so many strongest features only."""
+        named: dict[int, None] = {}
+
+        def lookup(name: str, quoted: bool) -> FeatureSet:
+            number = self.find(name, exact=quoted)
+            named[number] = None
+            return self[number] if strongest is None else self[number].top(strongest)
+
+        found = evaluate(expression, lookup)
+        return FeatureSet(self, found.mask, expression.strip(), tuple(named), found.of)
+
+    parse = __call__
+
+    @property
+    def everything(self) -> FeatureSet:
+        """Ω."""
+        return FeatureSet(self, torch.ones(len(self.features), dtype=torch.bool, device=self.features.device), "Ω")
+
+    @property
+    def nothing(self) -> FeatureSet:
+        return FeatureSet(self, torch.zeros_like(self.everything.mask), "∅")
+
+
+class FeatureSet:
+    """Some features of a universe. Elements are the features' numbers: ``3 in s``, ``list(s)``, ``len(s)``.
+
+    ``&``, ``|``, ``-``, ``^``, ``~`` make sets, ``<=``, ``<``, ``>=``, ``>``, ``==`` compare them.
+
+    mask: which features they are, ``[K]``. named: numbers of the objects that it was made of. of: the object ``[D]``
+    whose set it is, or None where it is the set of no one object.
+    """
+
+    def __init__(
+        self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: Tensor | None = None
+    ):
+        self.universe, self.mask, self.label, self.named, self.of = universe, mask, label, named, of
+
+    def __and__(self, other: FeatureSet) -> FeatureSet:
+        return self._with(other, "&", torch.logical_and)
+
+    def __or__(self, other: FeatureSet) -> FeatureSet:
+        return self._with(other, "|", torch.logical_or)
+
+    def __xor__(self, other: FeatureSet) -> FeatureSet:
+        return self._with(other, "^", torch.logical_xor)
+
+    def __sub__(self, other: FeatureSet) -> FeatureSet:
+        return self._with(other, "-", lambda a, b: a & ~b)
+
+    def __invert__(self) -> FeatureSet:
+        return FeatureSet(self.universe, ~self.mask, f"~{_bracketed(self.label)}", self.named)
+
+    def __le__(self, other: FeatureSet) -> bool:
+        return not (self - other)
+
+    def __lt__(self, other: FeatureSet) -> bool:
+        return self <= other and self != other
+
+    def __ge__(self, other: FeatureSet) -> bool:
+        return not (other - self)
+
+    def __gt__(self, other: FeatureSet) -> bool:
+        return self >= other and self != other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FeatureSet):
+            return NotImplemented
+        return self.universe is other.universe and torch.equal(self.mask, other.mask)
+
+    def __hash__(self) -> int:
+        return hash((id(self.universe), self.mask.cpu().numpy().tobytes()))
+
+    def __contains__(self, feature: object) -> bool:
+        return isinstance(feature, Integral) and 0 <= int(feature) < len(self.mask) and bool(self.mask[int(feature)])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.mask.nonzero()[:, 0].tolist())
+
+    def __len__(self) -> int:
+        return int(self.mask.sum())
+
+    def __repr__(self) -> str:
+        return f"{self.label}: {len(self):,} of {len(self.mask):,} features"
+
+    def _with(self, other: FeatureSet, sign: str, combine: Callable[[Tensor, Tensor], Tensor]) -> FeatureSet:
+        if not isinstance(other, FeatureSet):
+            return NotImplemented
+        if other.universe is not self.universe:
+            raise ValueError(
+                f"both sets of {sign} must be of one universe; these are of {self.universe} and {other.universe}."
+            )
+        label = f"{_bracketed(self.label)} {sign} {_bracketed(other.label)}"
+        named = tuple(dict.fromkeys((*self.named, *other.named)))
+        return FeatureSet(self.universe, combine(self.mask, other.mask), label, named)
+
+    def measure(self, of: Object) -> float:
+        """How much of this set an object has: f(X ∩ F), the sum of x · f over those features of F that it has.
+
+        Never negative, and additive: of two sets without common features the measures add up. Of Ω it is the object's
+        salience, Eq. 2; ``(u["a"] - u["b"]).measure("a")`` is f(A−B) with ignorematch, Eq. 4.
+        """
+        return self.universe.measures(of)[self.mask].relu().sum().item()
+
+    @property
+    def salience(self) -> float:
+        """f(A) of the object whose set this is, Eq. 2; after ``top``, of what is left. Others have ``measure``."""
+        if self.of is None:
+            raise AttributeError(
+                f"salience is of an object, and {self.label} is the set of no one object: use .measure(object)."
+            )
+        return self.measure(self.of)
+
+    def top(self, number: int, by: Object | None = None) -> FeatureSet:
+        """The ``number`` strongest features: those with the largest measures in the object, as in the paper's graphs.
+
+        by: the object to measure in; a set that is not of one object needs it.
+        """
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"top takes a whole number of features, 0 or more; got {number!r}.")
+        of = self.of if by is None else self.universe.vector(by)
+        if of is None:
+            raise ValueError(
+                f"{self.label} is the set of no one object; say in which one to measure: .top({number}, by=...)."
+            )
+        strength = self.universe.measures(of).masked_fill(~self.mask, -torch.inf)
+        strongest = strength.argsort(descending=True, stable=True)[:number]
+        mask = torch.zeros_like(self.mask)
+        mask[strongest] = True
+        return FeatureSet(self.universe, mask & self.mask, self.label, self.named, self.of)
+
+    def scores(self, vectors: Tensor | None = None) -> Tensor:
+        """The paper's semantic score of every object in this field, s(x) = Σ_{f∈F} f · x, ``[N]``.
+
+        vectors: other objects than the universe's, ``[..., D]``.
+
+        One sum of vectors and one product. Equivalent to: ``(vectors @ features[mask].T).sum(-1)``.
+        """
+        u = self.universe
+        field = self.mask.to(u.features.dtype) @ u.features  # [D]
+        if vectors is None:
+            return u.vectors @ field
+        check_vectors("vectors", vectors)
+        check_width("vectors", vectors, u.features)
+        return vectors.detach().to(u.vectors) @ field
+
+    def rank(self, top: int = 20, named: bool = True) -> list[tuple[str, float]]:
+        """The objects that score highest in this field, with scores. named: whether to list those it is made of."""
+        return self._listed(self.scores(), top, named)
+
+    def nearest(
+        self, top: int = 20, alpha: float = 1.0, beta: float = 1.0, named: bool = True
+    ) -> list[tuple[str, float]]:
+        """The objects whose own sets X are most like this one, with their likeness, from 0 to 1.
+
+        Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|): at α = β = 1 the share of all
+        their features that both have. It looks at every feature of every object, which ``rank`` does not.
+        """
+        u, likeness = self.universe, []
+        for block in u.vectors.split(max(1, AT_ONCE // max(1, len(self.mask)))):
+            has = block @ u.features.T > 0
+            both, size = has[:, self.mask].sum(-1), has.sum(-1)
+            parts = both + alpha * (size - both) + beta * (len(self) - both)
+            likeness.append(torch.where(both > 0, both / parts, 0.0))
+        return self._listed(torch.cat(likeness), top, named)
+
+    def _listed(self, scores: Tensor, top: int, named: bool) -> list[tuple[str, float]]:
+        if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+            raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
+        hidden = () if named else self.named
+        # Stable, so that of equals the first comes first.
+        order = scores.argsort(descending=True, stable=True)[: top + len(hidden)].tolist()
+        kept = [i for i in order if i not in hidden][:top]
+        return [(self.universe.names[i], scores[i].item()) for i in kept]
+
+
+def _bracketed(label: str) -> str:
+    """A label as a part of another, cut where it grows long."""
+    if len(label) > LABEL:
+        label = label[:LABEL] + "…"
+    return f"({label})" if " " in label and not label.startswith('"') else label

@@ -1,0 +1,188 @@
+"""``similitude gallery``: a smoke run of each experiment gives its figures and a page that stands alone."""
+
+import base64
+import json
+import re
+import shutil
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from similitude import cli
+from similitude.experiments import gallery, mnist, pictures, xor
+from similitude.experiments.record import Record, RunError, paper
+
+PNG = b"\x89PNG\r\n\x1a\n"
+FIGURES = {
+    "xor": {"xor-convergence", "xor-not-converged-set", "xor-sizes-set"},
+    "mnist": {"mnist-training", "mnist-prototypes", "mnist-evolution"},
+    "resnet": {"resnet-training-made-up-pictures--scratch", "resnet-constants"},
+    "ptb": {"ptb-training", "ptb-perplexity-scratch-tied", "ptb-constants"},
+    "sevens": {"sevens-images"},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a smoke run of each experiment."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in FIGURES:
+        experiment = import_module(f"similitude.experiments.{name}")
+        record = Record(folder / name, name, experiment.SMOKE, "cpu")
+        record.finish(experiment.run(experiment.SMOKE, record, lambda *_, **__: None))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def few_models(monkeypatch):
+    monkeypatch.setattr(pictures, "SIZES", (2, 4))
+    monkeypatch.setattr(pictures, "TRIES", 2)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.make_app(), ["gallery", *map(str, arguments)])
+
+
+def test_every_experiment_has_figures():
+    assert set(cli.EXPERIMENTS) <= set(FIGURES) == set(pictures.KINDS)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_smoke_run_gives_its_figures_and_a_page_that_stands_alone(name, runs, tmp_path):
+    out = tmp_path / "gallery"
+    result = invoke(runs / name, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert re.match(rf"{len(FIGURES[name])} figures? written to", result.output.splitlines()[-1])
+    assert {path.stem for path in out.glob("*.png")} == FIGURES[name]
+    assert {path.name for path in out.iterdir()} == {f"{stem}.png" for stem in FIGURES[name]} | {"index.html"}
+    page = (out / "index.html").read_text()
+    shown = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', page)
+    assert {base64.b64decode(content) for _, content in shown} == {path.read_bytes() for path in out.glob("*.png")}
+    assert all(len(alt) > 30 for alt, _ in shown)
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert all(path.read_bytes().startswith(PNG) for path in out.glob("*.png"))
+
+
+def test_results_of_all_experiments_make_one_page(runs, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    for name in FIGURES:
+        shutil.copy(runs / name / "result.json", results / f"{name}-smoke-seed0.json")
+        for file in (runs / name).glob("*.npz"):
+            shutil.copy(file, results / f"{name}-smoke-seed0.{file.name}")
+    (results / "other.json").write_text('{"rows": []}')
+    written, missing = gallery.make(results, tmp_path / "out", svg=True)
+    # The logs, which have α, β and θ of ptb, stay with the runs.
+    assert {path.stem for path in written if path.suffix == ".png"} == set().union(*FIGURES.values()) - {
+        "ptb-constants"
+    }
+    assert len([path for path in written if path.suffix == ".svg"]) == len(written) // 2
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "they are in the log.jsonl of a Tversky run" in page
+    assert missing == page.count("<li>") - len(FIGURES)
+
+
+def test_trained_networks_add_salience_and_venn_figures_for_linear_and_tversky_layers(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "mnist", folder)
+    names = ("MNISTNet", "VisualMNISTNet", "TverskyMNISTNet", "VisualTverskyMNISTNet")
+    weights = {f"{n}/{k}": v.numpy() for n in names for k, v in mnist.NETWORKS[n]().state_dict().items()}
+    np.savez(folder / "networks.npz", **weights)
+    written, missing = gallery.make(folder, tmp_path / "out")
+    assert missing == 0
+    assert {f"mnist-venn-{n}" for n in names} | {"mnist-salience"} <= {path.stem for path in written}
+
+
+def test_a_linear_layer_is_seen_as_its_rows():
+    network = mnist.NETWORKS["MNISTNet"]().eval()
+    x = torch.rand(5, 1, 28, 28)
+    layer, vectors = pictures.seen(network, x)
+    torch.testing.assert_close(vectors @ layer.features.weight.T + network.head.bias, network(x))
+
+
+def test_candidates_are_those_that_ended_so_in_the_grid():
+    config = xor.Config(num_features=(2, 4), seeds=2)
+    right = np.random.default_rng(0).integers(3, 5, xor.shape(config)).astype(np.uint8)
+    found = {c: list(pictures.candidates(config, 4, right, c)) for c in (True, False)}
+    assert len(found[True]) + len(found[False]) == 9 * 2
+    for converged, places in found.items():
+        for at in places:
+            where = tuple(1 if axis == "num_features" else at[axis] for axis in xor.AXES)
+            assert (right[where] == 4) == converged
+    assert len(list(pictures.candidates(config, 64, right, True))) == 9 * 2
+
+
+def test_bars_are_the_papers_numbers_and_ours(runs):
+    bars = pictures.bars(gallery.runs_in(runs / "xor"))
+    assert [len(series["paper"]) for series in bars.values()] == [12, 9, 2, 6]
+    row = paper("xor_by_reductions")[0]
+    key = f"{row['intersection']}, {row['difference']}"
+    assert bars["intersection and difference"]["paper"][key] == (float(row["p_conv"]), float(row["p_conv_se"]))
+    assert list(bars["number of features"]["paper"]) == ["1", "2", "4", "8", "16", "32"]
+    ours = json.loads((runs / "xor" / "result.json").read_text())["result"]["tables"]["by_reductions"]
+    got = bars["intersection and difference"]["ours, set level"]
+    assert {p for p, _ in got.values()} == {r["p_conv"] for r in ours}
+
+
+def test_perplexities_of_seeds_are_averaged(runs):
+    run = gallery.runs_in(runs / "ptb")[0]
+    other = json.loads(json.dumps(run.whole))
+    other["config"]["seed"], other["result"]["valid"] = 1, run.whole["result"]["valid"] + 2
+    series, levels = pictures.perplexities([run, run._replace(whole=other)], "scratch", True)
+    ours = next(line for name, line in series.items() if name.startswith("ours"))
+    assert ours == ([16], [pytest.approx(run.whole["result"]["valid"] + 1)])
+    theirs = next(line for name, line in series.items() if name.startswith("paper"))
+    assert 8192 in theirs[0]
+    assert levels["paper, linear"] > 0
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (None, "no folder {folder}; give a run's folder, such as runs/xor-paper-seed0, or results."),
+        ({"a.txt": ""}, "no results in {folder}; make some with: similitude reproduce xor"),
+        (
+            {"config.json": "{}"},
+            "{folder} holds a run that has not ended; run its similitude reproduce command to go on.",
+        ),
+        (
+            {"result.json": '{"experiment": "a"}'},
+            "{folder} holds a run of none of the experiments with figures: {kinds}.",
+        ),
+        ({"result.json": "{"}, "{folder}/result.json is not JSON that can be read; remove it, or make it again."),
+        (
+            {"xor-a.json": '{"experiment": "xor"}'},
+            "{folder} holds a result without 'config'; make it again with this version.",
+        ),
+    ],
+)
+def test_wrong_folders_get_one_sentence(files, sentence, tmp_path):
+    folder = tmp_path / "run"
+    for name, text in (files or {}).items():
+        write(folder / name, text)
+    result = invoke(folder, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.strip() == sentence.format(folder=folder, kinds=", ".join(FIGURES))
+
+
+def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "mnist", folder)
+    (folder / "images.npz").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"images.npz cannot be read"):
+        gallery.make(folder, tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot write to .*file: File exists; give another --out"):
+        gallery.make(runs / "mnist", tmp_path / "file")
