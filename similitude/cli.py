@@ -26,7 +26,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "sevens")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "sevens", "heads")
 LIBRARIES = ("transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
 
@@ -46,6 +46,7 @@ def make_app() -> typer.Typer:
         help="Tversky neural networks for PyTorch: layers that compare by what is shared and what is not.",
         no_args_is_help=True,
         add_completion=False,
+        rich_markup_mode="markdown",  # a line's end in a docstring is none on the screen
     )
     app.callback()(common)
     app.command()(demo)
@@ -226,12 +227,12 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
 
 
 @contextmanager
-def progress_of(console, name: str):
+def progress_of(console, name: str, transient: bool = False):
     """A function ``report(step, steps, what, **values)`` that shows where a run stands: values, speed, time left."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[values]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as progress:
         task = progress.add_task(name, total=None, values="")
 
         def report(step: int, steps: int, what: str = "", **values: float) -> None:
@@ -282,7 +283,7 @@ def gallery(
 
     console = Console()
     try:
-        with progress_of(console, "gallery") as report:
+        with progress_of(console, "gallery", transient=True) as report:
             written, missing = make(run, out, svg, report)
     except KeyboardInterrupt:
         fail(f"stopped; the figures so far are in {out}, without a page.", code=130)
@@ -321,7 +322,7 @@ def fields(
     try:
         # Whole numbers have all the operators: what is misspelt is told before anything is read.
         evaluate(expression, lambda name, quoted: 0)
-        with progress_of(console, "reading words") as report:
+        with progress_of(console, "reading words", transient=True) as report:
             u = word_sources.universe(source, names, words, features, seed, report)
         found = u(expression, strongest)
     except (word_sources.SourceError, ExpressionError, OSError) as error:

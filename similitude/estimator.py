@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FEWEST_STEPS, PASSES = 300, 20
 # Rows that are asked about at once.
 AT_ONCE = 2**14
+# Constants start from the data here, and are steps of an optimiser of our own.
+PLAIN: dict = {"init": "unit", "parametrization": "plain"}
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
 # Products in a batch from which on threads are worth their start.
@@ -292,7 +294,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         # Its own starting values are written over, and need not move torch's random numbers on.
         with torch.random.fork_rng(devices=[]):
             layer = TverskyProjection(
-                D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options
+                D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options, **PLAIN
             )
         directions = torch.from_numpy(self._random.standard_normal((K, D))).to(x)
         layer.features.weight.copy_(nn.functional.normalize(directions, dim=-1))

@@ -90,7 +90,7 @@ def usage(bank: FeatureBank, objects: Tensor | Iterable, through: Through | None
     threshold: the cosine above which a feature duplicates an earlier one.
     """
     counts = _Counts(bank)
-    with _evaluating(through):
+    with evaluating(through):
         for batch in _batches(objects):
             vectors = _first(batch, bank)
             counts.add(vectors if through is None else through(vectors))
@@ -129,7 +129,7 @@ def prune(
             "all of them, hygiene.prune(model, data), or say alone=True."
         )
     counts = {name: _Counts(layer.features) for name, layer in layers.items()}
-    with _evaluating(model), _evaluating(through), _observed(layers, counts):
+    with evaluating(model), evaluating(through), _observed(layers, counts):
         for batch in _batches(data):
             _call(model, batch, through, next(iter(layers.values())).features)
     idle = [name for name, count in counts.items() if not count.objects]
@@ -296,7 +296,7 @@ def _counting(call: Callable, layer: Layer, counts: _Counts) -> Callable:
 
 
 @contextmanager
-def _evaluating(model: object) -> Iterator[None]:
+def evaluating(model: object) -> Iterator[None]:
     """A module in eval mode, where dropout hides no features and batch norm does not learn from the look."""
     if not isinstance(model, nn.Module):
         yield

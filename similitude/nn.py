@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from . import checks, precision
 from . import functional as F
-from .initialize import INITS, fill_
+from .constants import CONSTANTS, Contrast
+from .initialize import INITS, PAPER, SPREAD, constants, fill_, fill_prototypes_
 
 if TYPE_CHECKING:
     from .hygiene import Pruned, Usage
     from .interpret.explain import Explanation
 
-CONSTANTS = ("alpha", "beta", "theta")
 OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
 
 
@@ -31,7 +31,7 @@ class FeatureBank(nn.Module):
     measure is positive.
     """
 
-    def __init__(self, num_features: int, dim: int, *, init: str = "unit", device=None, dtype=None):
+    def __init__(self, num_features: int, dim: int, *, init: str = "calibrated", device=None, dtype=None):
         super().__init__()
         _check_sizes(num_features=num_features, dim=dim)
         self.init = checks.check_choice("init", init, INITS)
@@ -72,24 +72,22 @@ class FeatureBank(nn.Module):
         return f"num_features={self.num_features}, dim={self.dim}"
 
 
-class TverskySimilarity(nn.Module):
+class TverskySimilarity(Contrast):
     """Similarity of pairs of objects over a learned feature bank, Eq. 6, used like nn.CosineSimilarity.
 
     ``sim(a, b)``: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting. ``sim.pairwise(a, b)``: all pairs.
 
     features: a FeatureBank to share; without it one of ``num_features`` is made.
-    alpha, beta, theta: starting values; ``learnable`` says which of them train: True, False, or their names.
+    alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
+    False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
+    init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
     The options are those of functional.tversky_similarity.
     """
 
-    alpha: Tensor
-    beta: Tensor
-    theta: Tensor
-    starting_constants: dict[str, float]
+    starting_constants: tuple[float | None, ...]
     intersection: str
     difference: str
     level: str
-    model: str
     normalize: bool
     init: str
     backend: str
@@ -100,16 +98,17 @@ class TverskySimilarity(nn.Module):
         num_features: int | None = None,
         *,
         features: FeatureBank | None = None,
-        alpha: float = 0.5,
-        beta: float = 0.5,
-        theta: float = 1.0,
+        alpha: float | None = None,
+        beta: float | None = None,
+        theta: float | None = None,
         learnable: bool | Collection[str] = True,
+        parametrization: str = "gain",
         intersection: str = "product",
         difference: str = "ignorematch",
         level: str = "feature",
         model: str = "contrast",
         normalize: bool = False,
-        init: str = "unit",
+        init: str = "calibrated",
         backend: str = "auto",
         device=None,
         dtype=None,
@@ -122,13 +121,17 @@ class TverskySimilarity(nn.Module):
         self.dim = dim
         self.owns_features = features is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
-        _register_constants(self, (alpha, beta, theta), learnable, device, dtype)
+        _start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
 
     def reset_parameters(self) -> None:
         """Starting values again; a bank that was given is left alone."""
         if self.owns_features:
             self.features.reset_parameters()
-        _reset_constants(self)
+        self.reset_constants()
+
+    def reset_constants(self, x: Tensor | None = None, spread: float = SPREAD) -> None:
+        """Starting values of α, β, θ again; see TverskyProjection.reset_constants."""
+        _reset_constants(self, None, x, spread)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return F.tversky_similarity(a, b, self.features.weight, **_arguments(self))
@@ -141,26 +144,24 @@ class TverskySimilarity(nn.Module):
         return f"dim={self.dim}, {_described(self)}"
 
 
-class TverskyProjection(nn.Module):
+class TverskyProjection(Contrast):
     """Similarity of the input to each of P learned prototypes, Eq. 7, in the place of an nn.Linear(D, P).
 
     ``[..., D]`` -> ``[..., P]``.
 
     features: a FeatureBank to share; without it one of ``num_features`` is made.
     prototypes: an nn.Parameter ``[P, D]`` to tie to, such as an embedding's weight; without it they are made.
-    alpha, beta, theta: starting values; ``learnable`` says which of them train: True, False, or their names.
+    alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
+    False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
+    init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
     bias: adds a learned number for each prototype, which the paper does not have.
     The options are those of functional.tversky_projection.
     """
 
-    alpha: Tensor
-    beta: Tensor
-    theta: Tensor
-    starting_constants: dict[str, float]
+    starting_constants: tuple[float | None, ...]
     intersection: str
     difference: str
     level: str
-    model: str
     normalize: bool
     init: str
     backend: str
@@ -175,16 +176,17 @@ class TverskyProjection(nn.Module):
         features: FeatureBank | None = None,
         prototypes: nn.Parameter | None = None,
         bias: bool = False,
-        alpha: float = 0.5,
-        beta: float = 0.5,
-        theta: float = 1.0,
+        alpha: float | None = None,
+        beta: float | None = None,
+        theta: float | None = None,
         learnable: bool | Collection[str] = True,
+        parametrization: str = "gain",
         intersection: str = "product",
         difference: str = "ignorematch",
         level: str = "feature",
         model: str = "contrast",
         normalize: bool = False,
-        init: str = "unit",
+        init: str = "calibrated",
         backend: str = "auto",
         device=None,
         dtype=None,
@@ -201,9 +203,9 @@ class TverskyProjection(nn.Module):
         self.features = _bank(dim, num_features, features, init, device, dtype)
         if prototypes is None:
             prototypes = nn.Parameter(torch.empty(num_prototypes, dim, device=device, dtype=dtype))
-            fill_(prototypes, init)
+            fill_prototypes_(prototypes, init, self.features.weight)
         self.prototypes = prototypes
-        _register_constants(self, (alpha, beta, theta), learnable, device, dtype)
+        _start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
         self.register_parameter(
             "bias", nn.Parameter(torch.zeros(num_prototypes, device=device, dtype=dtype)) if bias else None
         )
@@ -213,10 +215,18 @@ class TverskyProjection(nn.Module):
         if self.owns_features:
             self.features.reset_parameters()
         if self.owns_prototypes:
-            fill_(self.prototypes, self.init)
-        _reset_constants(self)
+            fill_prototypes_(self.prototypes, self.init, self.features.weight)
+        self.reset_constants()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def reset_constants(self, x: Tensor | None = None, spread: float = SPREAD) -> None:
+        """Starting values of α, β, θ again, for the bank and the prototypes as they are now.
+
+        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, for inputs like
+        ``x [N, D]`` or, without them, of unit variance.
+        """
+        _reset_constants(self, self.prototypes, x, spread)
 
     @property
     def in_features(self) -> int:
@@ -239,7 +249,7 @@ class TverskyProjection(nn.Module):
         those that touch one of some columns; ``eval()`` called again drops it.
         """
         arguments = _arguments(self)
-        sources = (self.prototypes, self.features.weight, self.alpha, self.theta)
+        sources = (self.prototypes, self.features.weight, *self.learned())
         keeps = not self.training and not torch.is_grad_enabled() and precision.agrees(x, self.prototypes)
         if not keeps or any(s.is_inference() for s in sources):
             self._kept = None
@@ -391,36 +401,25 @@ def _set_options(module, intersection, difference, level, model, normalize, init
     module.backend = checks.check_choice("backend", backend, checks.BACKENDS)
 
 
-def _register_constants(
-    module: TverskySimilarity | TverskyProjection, values, learnable: bool | Collection[str], device, dtype
-) -> None:
-    """α, β, θ as parameters, or as buffers where they do not train.
-
-    They have one element and one axis, since FSDP2 shards no parameter without axes.
-    """
-    if isinstance(learnable, bool):
-        names = CONSTANTS if learnable else ()
-    else:
-        names = (learnable,) if isinstance(learnable, str) else tuple(learnable)
-    for name in names:
-        checks.check_choice("learnable", name, CONSTANTS)
-    if module.model == "ratio":
-        # The ratio model has no θ: it would never get a gradient.
-        names = tuple(name for name in names if name != "theta")
-    module.starting_constants = dict(zip(CONSTANTS, values, strict=True))
-    for name, value in module.starting_constants.items():
-        checks.check_scalar(name, value)
-        tensor = torch.full((1,), float(value), device=device, dtype=dtype)
-        if name in names:
-            module.register_parameter(name, nn.Parameter(tensor))
-        else:
-            module.register_buffer(name, tensor)
+def _start_constants(module, values: tuple, learnable, parametrization, device, dtype) -> None:
+    for name, value in zip(CONSTANTS, values, strict=True):
+        if value is not None:
+            checks.check_scalar(name, value)
+    module.starting_constants = tuple(None if value is None else float(value) for value in values)
+    module.register_constants(PAPER, learnable, parametrization, device, dtype)
+    module.reset_constants()
 
 
-@torch.no_grad()
-def _reset_constants(module: TverskySimilarity | TverskyProjection) -> None:
-    for name, value in module.starting_constants.items():
-        getattr(module, name).fill_(value)
+def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float) -> None:
+    """What was asked for, and for the rest what the starting values of the vectors call for."""
+    given, usual, units = module.starting_constants, PAPER, None
+    if module.init == "calibrated" and None in given:
+        options = (module.intersection, module.difference, module.level, module.model, module.normalize)
+        usual, units = constants(prototypes, module.features.weight, *options, spread=spread, x=x)
+    values = [value if value is not None else other for value, other in zip(given, usual, strict=True)]
+    if units is not None:
+        units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]
+    module.set_constants(values, units)
 
 
 def _arguments(module) -> dict:

@@ -24,7 +24,7 @@ def test_examples_are_ranked_by_the_brute_force_score():
     has = lambda v: {k for k in range(12) if v @ bank[k] > 0}  # noqa: E731
     sets = has(a) - has(b), has(a) & has(b), has(b) - has(a)
     assert all(sets)
-    for field, members in zip(found.fields(), sets, strict=True):
+    for field, members in zip(found.regions(), sets, strict=True):
         assert set(field.features) == members
         scores = torch.stack([torch.stack([v @ bank[k] for k in members]).sum() for v in x])
         assert field.examples == scores.argsort(descending=True)[:5].tolist()

@@ -435,7 +435,7 @@ def test_a_layer_in_two_places_is_saved_once_with_its_constants(tmp_path):
     convert(model, "transformer.h.*.mlp", dim=8, num_prototypes=8, num_features=4, learnable=False)
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert len([key for key in file.keys() if key.endswith("mlp.theta")]) == 1  # noqa: SIM118
+        assert len([key for key in file.keys() if key.endswith("mlp.theta_gain")]) == 1  # noqa: SIM118
 
 
 def test_a_bias_is_not_tied_again_behind_the_back():

@@ -141,10 +141,10 @@ def test_a_state_of_another_network_changes_nothing():
     net = network()
     before = copy.deepcopy(net.state_dict())
     other = network(K=6).state_dict()
-    short = {n: v for n, v in other.items() if n != "alpha"}
+    short = {n: v for n, v in other.items() if n != "alpha_gain"}
     wide = {**other, "features": torch.zeros(6, 3, 3)}
     for state, words in (
-        (short, "'alpha' is nothing there"),
+        (short, "'alpha_gain' is nothing there"),
         (wide, r"'features' is \[6, 3, 3\] there and \[4, 2, 3\]"),
     ):
         with pytest.raises(ValueError, match=words):

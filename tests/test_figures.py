@@ -96,6 +96,30 @@ def test_a_figure_is_written_whole_and_the_same_each_time(name, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "a.svg", "b.png", "b.svg"]
 
 
+def test_a_png_in_few_colours_looks_as_it_was_drawn(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("boundaries", "bars", "evolution"):
+        torch.manual_seed(0)
+        figures.save(figure_of(name), tmp_path / "few.png")
+        torch.manual_seed(0)
+        figure_of(name).savefig(tmp_path / "all.png", dpi=130)
+        with image.open(tmp_path / "few.png") as picture, image.open(tmp_path / "all.png") as drawn:
+            assert picture.mode == "P"
+            apart = np.abs(np.subtract(picture.convert("RGB"), drawn.convert("RGB"), dtype=int))
+        assert np.quantile(apart, 0.99) <= 2
+        assert apart.max() < 64
+
+
+def test_lines_of_a_title_stay_lines():
+    name = "orthogonal, orthogonal, s 0\n4 of 4 points right"
+    assert figures.decision_boundaries({name: nn.Linear(2, 2)}).axes[0].get_title() == name
+
+
+def test_one_epoch_is_the_only_number_below_its_axis():
+    figure = figures.training({"a": [[10, 1.4, 0.4]], "b": [[10, 0.2, 0.9]]})
+    assert [ax.get_xticks().tolist() for ax in figure.axes] == [[10], [10]]
+
+
 def test_figures_leave_pyplot_alone():
     code = """
 import sys

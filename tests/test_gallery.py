@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import shutil
 from importlib import import_module
@@ -9,6 +10,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("typer")
@@ -16,13 +18,14 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from similitude import cli
-from similitude.experiments import gallery, mnist, pictures, xor
+from similitude.experiments import gallery, mnist, pictures, pictures_mnist, pictures_xor, xor
 from similitude.experiments.record import Record, RunError, paper
 
 PNG = b"\x89PNG\r\n\x1a\n"
+EXAMPLES = {"mnist-salience", *(f"mnist-venn-{name}" for name in mnist.NETWORKS)}
 FIGURES = {
     "xor": {"xor-convergence", "xor-not-converged-set", "xor-sizes-set"},
-    "mnist": {"mnist-training", "mnist-prototypes", "mnist-evolution"},
+    "mnist": {"mnist-training", "mnist-prototypes", "mnist-smoothed", "mnist-evolution", *EXAMPLES},
     "resnet": {"resnet-training-made-up-pictures--scratch", "resnet-constants"},
     "ptb": {"ptb-training", "ptb-perplexity-scratch-tied", "ptb-constants"},
     "sevens": {"sevens-images"},
@@ -42,16 +45,17 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def few_models(monkeypatch):
-    monkeypatch.setattr(pictures, "SIZES", (2, 4))
-    monkeypatch.setattr(pictures, "TRIES", 2)
+    monkeypatch.setattr(pictures_xor, "SIZES", (2, 4))
+    monkeypatch.setattr(pictures_xor, "TRIES", 2)
 
 
 def invoke(*arguments):
     return CliRunner().invoke(cli.make_app(), ["gallery", *map(str, arguments)])
 
 
-def test_every_experiment_has_figures():
-    assert set(cli.EXPERIMENTS) <= set(FIGURES) == set(pictures.KINDS)
+def test_every_experiment_with_figures_is_looked_at():
+    """Of heads there is a table and no figure."""
+    assert set(cli.EXPERIMENTS) - {"heads"} <= set(FIGURES) == set(gallery.KINDS)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -79,48 +83,70 @@ def test_results_of_all_experiments_make_one_page(runs, tmp_path):
             shutil.copy(file, results / f"{name}-smoke-seed0.{file.name}")
     (results / "other.json").write_text('{"rows": []}')
     written, missing = gallery.make(results, tmp_path / "out", svg=True)
-    # The logs, which have α, β and θ of ptb, stay with the runs.
-    assert {path.stem for path in written if path.suffix == ".png"} == set().union(*FIGURES.values()) - {
-        "ptb-constants"
-    }
+    # The logs, which have α, β and θ of ptb, and what was trained stay with the runs.
+    found = {path.stem for path in written if path.suffix == ".png"}
+    assert found == set().union(*FIGURES.values()) - {"ptb-constants"} - EXAMPLES
     assert len([path for path in written if path.suffix == ".svg"]) == len(written) // 2
     page = (tmp_path / "out" / "index.html").read_text()
     assert "they are in the log.jsonl of a Tversky run" in page
+    assert "the trained networks are in the model.safetensors of the run" in page
     assert missing == page.count("<li>") - len(FIGURES)
 
 
-def test_trained_networks_add_salience_and_venn_figures_for_linear_and_tversky_layers(runs, tmp_path):
-    folder = tmp_path / "run"
+def test_the_strip_shows_what_the_run_trained(runs, tmp_path):
+    """Another model.safetensors in the same folder gives other figures; images.npz stays as it was."""
+    folder, other = tmp_path / "run", {f"{n}/{k}": v for n in mnist.NETWORKS for k, v in state(n).items()}
     shutil.copytree(runs / "mnist", folder)
-    names = ("MNISTNet", "VisualMNISTNet", "TverskyMNISTNet", "VisualTverskyMNISTNet")
-    weights = {f"{n}/{k}": v.numpy() for n in names for k, v in mnist.NETWORKS[n]().state_dict().items()}
-    np.savez(folder / "networks.npz", **weights)
-    written, missing = gallery.make(folder, tmp_path / "out")
-    assert missing == 0
-    assert {f"mnist-venn-{n}" for n in names} | {"mnist-salience"} <= {path.stem for path in written}
+    gallery.make(folder, tmp_path / "before")
+    save_file(other, folder / "model.safetensors")
+    gallery.make(folder, tmp_path / "after")
+    same = {
+        p.stem: p.read_bytes() == (tmp_path / "after" / p.name).read_bytes()
+        for p in (tmp_path / "before").glob("*.png")
+    }
+    assert {name for name, is_same in same.items() if not is_same} == EXAMPLES
+
+
+def state(name):
+    torch.manual_seed(1)
+    return mnist.NETWORKS[name]().state_dict()
+
+
+def test_smoothed_images_are_without_their_mean_and_find_their_own_class():
+    x = torch.rand(10, 28, 28, generator=torch.Generator().manual_seed(0))
+    smooth = pictures_mnist.smoothed(x)
+    torch.testing.assert_close(smooth.mean(0), torch.zeros(28, 28), atol=1e-6, rtol=0)
+    torch.testing.assert_close(pictures_mnist.smoothed(x + 3), smooth)
+    assert smooth.std() < 0.3 * x.std()
+    dot = torch.zeros(10, 28, 28)
+    dot[0, 14, 14] = 10 / 9  # what is taken off is a tenth of it
+    around = pictures_mnist.smoothed(dot)[0]
+    assert around[14, 14] / around[14, 17] == pytest.approx(math.exp((3 / 1.5) ** 2 / 2), rel=1e-4)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(pictures_mnist.alike(2 * x[order] + 1, x).argmax(-1), order)
 
 
 def test_a_linear_layer_is_seen_as_its_rows():
     network = mnist.NETWORKS["MNISTNet"]().eval()
     x = torch.rand(5, 1, 28, 28)
-    layer, vectors = pictures.seen(network, x)
+    layer, vectors = pictures_mnist.seen(network, x)
     torch.testing.assert_close(vectors @ layer.features.weight.T + network.head.bias, network(x))
 
 
 def test_candidates_are_those_that_ended_so_in_the_grid():
     config = xor.Config(num_features=(2, 4), seeds=2)
     right = np.random.default_rng(0).integers(3, 5, xor.shape(config)).astype(np.uint8)
-    found = {c: list(pictures.candidates(config, 4, right, c)) for c in (True, False)}
+    found = {c: list(pictures_xor.candidates(config, 4, right, c)) for c in (True, False)}
     assert len(found[True]) + len(found[False]) == 9 * 2
     for converged, places in found.items():
         for at in places:
             where = tuple(1 if axis == "num_features" else at[axis] for axis in xor.AXES)
             assert (right[where] == 4) == converged
-    assert len(list(pictures.candidates(config, 64, right, True))) == 9 * 2
+    assert len(list(pictures_xor.candidates(config, 64, right, True))) == 9 * 2
 
 
 def test_bars_are_the_papers_numbers_and_ours(runs):
-    bars = pictures.bars(gallery.runs_in(runs / "xor"))
+    bars = pictures_xor.bars(gallery.runs_in(runs / "xor"))
     assert [len(series["paper"]) for series in bars.values()] == [12, 9, 2, 6]
     row = paper("xor_by_reductions")[0]
     key = f"{row['intersection']}, {row['difference']}"
@@ -182,6 +208,10 @@ def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs
     shutil.copytree(runs / "mnist", folder)
     (folder / "images.npz").write_bytes(b"nonsense")
     with pytest.raises(RunError, match=r"images.npz cannot be read"):
+        gallery.make(folder, tmp_path / "out")
+    shutil.copy(runs / "mnist" / "images.npz", folder)
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"model.safetensors cannot be read"):
         gallery.make(folder, tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to .*file: File exists; give another --out"):

@@ -40,6 +40,7 @@ OTHER = dict(
     beta=0.75,
     theta=2.0,
     learnable=["alpha"],
+    parametrization="gain",
     init="orthogonal",
     backend="torch",
 )
@@ -111,7 +112,7 @@ def test_saving_and_loading_keeps_answers_ties_and_the_one_bank(variant, tied, t
     state = load_file(tmp_path / "model.safetensors")
     assert [name for name in state if name.endswith("features.weight")] == ["lm_head.features.weight"]
     assert ("lm_head.prototypes" in state) != tied
-    assert sum(t.numel() for t in state.values()) == count(model)
+    assert sum(t.numel() for name, t in state.items() if not name.endswith("_unit")) == count(model)
 
     other, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(other) is TverskyGPT2LMHeadModel
@@ -131,7 +132,7 @@ def test_every_option_is_saved_and_reaches_every_layer(tmp_path):
     for layer in layers(AutoModelForCausalLM.from_pretrained(tmp_path)):
         assert {name: getattr(layer, name) for name in kept} == {name: OTHER[name] for name in kept}
         assert [layer.alpha.item(), layer.beta.item(), layer.theta.item()] == [0.25, 0.75, 2.0]
-        assert dict(layer.named_parameters(recurse=False)).keys() == {"prototypes", "alpha"}
+        assert dict(layer.named_parameters(recurse=False)).keys() == {"prototypes", "alpha_gain"}
 
 
 def test_options_are_written_to_json_as_the_library_spells_them():
@@ -165,14 +166,15 @@ def test_copies_and_casts_keep_ties_and_the_one_bank(way):
 def test_a_block_has_no_parameters_but_its_own():
     model = tiny("all-1layer")
     names = {name for name, _ in model.transformer.h[0].mlp.named_parameters()}
-    assert names == {"projection.prototypes", "projection.alpha", "projection.beta", "projection.theta"}
+    assert names == {"projection.prototypes", *(f"projection.{name}_gain" for name in ("alpha", "beta", "theta"))}
     assert [name for name in model.state_dict() if "features" in name] == ["lm_head.features.weight"]
 
 
 def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     model = tiny("all-1layer", resid_pdrop=1.0)
     mlp, x = model.transformer.h[1].mlp, torch.randn(2, 3, 32)
-    expected = F.tversky_projection(x, mlp.projection.prototypes, model.lm_head.features.weight)
+    constants = mlp.projection.constants()
+    expected = F.tversky_projection(x, mlp.projection.prototypes, model.lm_head.features.weight, **constants)
     torch.testing.assert_close(mlp(x), expected)
     assert expected.abs().min() > 0
     assert mlp.train()(x).abs().max() == 0
@@ -371,7 +373,7 @@ def test_only_what_a_checkpoint_lacks_is_started_anew(tmp_path):
             p.fill_(7.0)
     model.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
-    lacks = {"lm_head.beta", "transformer.h.0.mlp.projection.prototypes"}
+    lacks = {"lm_head.beta_gain", "lm_head.beta_unit", "transformer.h.0.mlp.projection.prototypes"}
     save_file(
         {name: t for name, t in state.items() if name not in lacks}, tmp_path / "model.safetensors", {"format": "pt"}
     )
@@ -379,8 +381,8 @@ def test_only_what_a_checkpoint_lacks_is_started_anew(tmp_path):
     assert info["missing_keys"] == lacks
     for name, p in other.named_parameters():
         assert (p == 7.0).all() != (name in lacks), name
-    assert other.lm_head.beta.item() == 0.5
-    assert 0.1 < other.transformer.h[0].mlp.projection.prototypes.std() < 0.25
+    assert 0 < other.lm_head.beta.item() < 1
+    assert 0.09 < other.transformer.h[0].mlp.projection.prototypes.std() < 0.11  # of a length of 1/√3
 
 
 def test_it_loads_in_bfloat16_by_a_device_map(tmp_path):
@@ -469,7 +471,7 @@ MESSAGES = {
     "level": (dict(level="sets"), "level must be one of feature, set; got 'sets'. Did you mean 'set'?"),
     "model": (dict(model="linear"), "model must be one of contrast, ratio; got 'linear'."),
     "learnable": (dict(learnable=["gamma"]), "learnable must be one of alpha, beta, theta; got 'gamma'."),
-    "init": (dict(init="xavier"), "init must be one of unit, uniform, normal, orthogonal; got 'xavier'."),
+    "init": (dict(init="xavier"), "init must be one of calibrated, unit, uniform, normal, orthogonal; got 'xavier'."),
     "backend": (dict(backend="cuda"), "backend must be one of auto, reference, torch, triton; got 'cuda'."),
     "theta": (
         dict(theta="large"),

@@ -10,6 +10,7 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import FeatureBank, TverskyProjection, TverskySimilarity
+from similitude.constants import CONSTANTS
 
 
 class Tied(nn.Module):
@@ -29,9 +30,8 @@ class Tied(nn.Module):
 def test_projection_is_the_functional_projection():
     layer = TverskyProjection(dim=5, num_prototypes=3, num_features=7, intersection="min", difference="subtractmatch")
     x = torch.randn(2, 4, 5)
-    expected = F.tversky_projection(
-        x, layer.prototypes, layer.features.weight, intersection="min", difference="subtractmatch"
-    )
+    options = dict(intersection="min", difference="subtractmatch")
+    expected = F.tversky_projection(x, layer.prototypes, layer.features.weight, **layer.constants(), **options)
     torch.testing.assert_close(layer(x), expected)
     assert layer(x).shape == (2, 4, 3)
     assert (layer.in_features, layer.out_features, layer.features.num_features) == (5, 3, 7)
@@ -59,16 +59,25 @@ def test_bank_gives_measures():
 
 
 def test_state_has_the_documented_names():
+    plain = TverskyProjection(5, 3, 7, parametrization="plain")
+    assert list(plain.state_dict()) == ["prototypes", "alpha", "beta", "theta", "features.weight"]
     layer = TverskyProjection(5, 3, 7)
-    assert list(layer.state_dict()) == ["prototypes", "alpha", "beta", "theta", "features.weight"]
+    constants = [f"{name}_{part}" for part in ("gain", "unit") for name in ("alpha", "beta", "theta")]
+    assert sorted(layer.state_dict()) == sorted(["prototypes", "features.weight", *constants])
     assert "bias" in TverskyProjection(5, 3, 7, bias=True).state_dict()
     assert sum(p.numel() for p in layer.parameters()) == 3 * 5 + 7 * 5 + 3
 
 
 def test_constants_are_learned_or_fixed_and_kept_either_way():
-    layer = TverskyProjection(5, 3, 7, alpha=0.2, beta=0.3, theta=1.5, learnable=("alpha", "theta"))
+    options = dict(alpha=0.2, beta=0.3, theta=1.5, learnable=("alpha", "theta"))
+    layer = TverskyProjection(5, 3, 7, **options, parametrization="plain")
     assert {name for name, _ in layer.named_parameters()} == {"prototypes", "features.weight", "alpha", "theta"}
     assert [layer.state_dict()[n].item() for n in ("alpha", "beta", "theta")] == pytest.approx([0.2, 0.3, 1.5])
+    for parametrization in ("gain", "log"):
+        layer = TverskyProjection(5, 3, 7, **options, parametrization=parametrization)
+        learned = {f"alpha_{parametrization}", f"theta_{parametrization}"}
+        assert {name for name, _ in layer.named_parameters()} == {"prototypes", "features.weight", *learned}
+        assert [c.item() for c in layer.constants().values()] == pytest.approx([0.2, 0.3, 1.5])
     fixed = TverskyProjection(5, 3, 7, learnable=False)
     assert {name for name, _ in fixed.named_parameters()} == {"prototypes", "features.weight"}
     fixed(torch.randn(2, 5)).sum().backward()
@@ -109,14 +118,15 @@ def test_reset_parameters_renews_what_is_its_own_and_nothing_else():
     model = Tied()
     shared, tied = model.bank.weight.detach().clone(), model.embedding.weight.detach().clone()
     own = model.hidden.prototypes.detach().clone()
-    with torch.no_grad():
-        model.hidden.alpha.fill_(7.0)
+    before = model.hidden.alpha.item()
+    model.hidden.alpha = 7.0
+    assert model.hidden.alpha.item() == pytest.approx(7.0)
     model.hidden.reset_parameters()
     model.head.reset_parameters()
     torch.testing.assert_close(model.bank.weight.detach(), shared)
     torch.testing.assert_close(model.embedding.weight.detach(), tied)
     assert not torch.equal(model.hidden.prototypes, own)
-    assert model.hidden.alpha.item() == 0.5
+    assert model.hidden.alpha.item() == pytest.approx(before, rel=0.2)
 
 
 def test_the_same_seed_gives_the_same_layer():
@@ -203,9 +213,9 @@ def test_autocast_trains():
 CHANGES = {
     "prototypes": lambda layer: layer.prototypes.mul_(2),
     "features": lambda layer: layer.features.weight.mul_(2),
-    "alpha": lambda layer: layer.alpha.add_(1),
-    "beta": lambda layer: layer.beta.add_(1),
-    "theta": lambda layer: layer.theta.add_(1),
+    "alpha": lambda layer: layer.alpha_gain.add_(1),
+    "beta": lambda layer: layer.beta_gain.add_(1),
+    "theta": lambda layer: layer.theta_gain.add_(1),
     "an option": lambda layer: setattr(layer, "normalize", True),
     "its intersection": lambda layer: setattr(layer, "intersection", "min"),
     "other prototypes": lambda layer: setattr(layer, "prototypes", nn.Parameter(torch.randn(5, 6))),
@@ -244,9 +254,8 @@ def test_other_parameters_are_never_taken_for_those_that_were_kept():
             g = torch.Generator().manual_seed(seed)
             others = {name: torch.randn(p.shape, generator=g) for name, p in layer.named_parameters()}
             out = torch.func.functional_call(layer, others, (x,))
-            expected = F.tversky_projection(
-                x, others["prototypes"], others["features.weight"], others["alpha"], others["beta"], others["theta"]
-            )
+            constants = (others[f"{name}_gain"] * getattr(layer, f"{name}_unit") for name in CONSTANTS)
+            expected = F.tversky_projection(x, others["prototypes"], others["features.weight"], *constants)
             torch.testing.assert_close(out, expected)
             del others
 
@@ -306,7 +315,7 @@ MESSAGES = {
     "wrong init": (
         lambda: FeatureBank(4, 5, init="xavier"),
         ValueError,
-        "init must be one of unit, uniform, normal, orthogonal; got 'xavier'.",
+        "init must be one of calibrated, unit, uniform, normal, orthogonal; got 'xavier'.",
     ),
     "no features": (
         lambda: TverskyProjection(4, 3),

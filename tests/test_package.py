@@ -18,6 +18,7 @@ LAYERS = [
     "precision",
     "functional",
     "initialize",
+    "constants",
     "nn",
     "hygiene",
     "distributed",

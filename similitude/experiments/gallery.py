@@ -5,13 +5,24 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from ..interpret.figures import save, write
-from .pictures import KINDS, Missing, Report, Run
+from ..interpret.canvas import save, write
+from .pictures import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
+from .pictures_mnist import of_mnist
+from .pictures_xor import of_xor
 from .record import RunError
 from .report import origin
+
+KINDS: dict[str, Callable[[list[Run], Report], Made]] = {
+    "xor": of_xor,
+    "mnist": of_mnist,
+    "resnet": of_resnet,
+    "ptb": of_ptb,
+    "sevens": of_sevens,
+}
 
 PAGE = """<!doctype html>
 <html lang="en">

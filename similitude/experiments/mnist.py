@@ -101,7 +101,9 @@ def _pixels(images: Tensor, device: str) -> Tensor:
 
 def make(config: Config, name: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(config.seed)
-    network = NETWORKS[name](dropout=config.dropout).to(device)
+    # Rows of unit length, and constants as the paper has them.
+    options = {"init": "unit", "parametrization": "plain"} if "Tversky" in name else {}
+    network = NETWORKS[name](dropout=config.dropout, **options).to(device)
     rate, decay = config.lr, config.weight_decay
     return network, torch.optim.Adam(network.parameters(), rate, weight_decay=decay, capturable=device == "cuda")
 

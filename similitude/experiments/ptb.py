@@ -144,8 +144,8 @@ def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
     if isinstance(head, TverskyProjection):
         return head.cross_entropy(hidden, target)
     # Products with an odd vocabulary are slow on a GPU: zeros fill it up.
-    P = len(head.weight)
-    logits = nn.functional.linear(hidden, nn.functional.pad(head.weight, (0, 0, 0, -P % 64)))[..., :P]
+    weight = head.get_parameter("weight")
+    logits = nn.functional.linear(hidden, nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64)))[..., : len(weight)]
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
 

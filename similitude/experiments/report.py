@@ -18,6 +18,7 @@ TITLES = {
     "resnet": "ResNet-50",
     "ptb": "Penn Treebank",
     "sevens": "Editing: sevens with a mid stroke",
+    "heads": "Heads on a frozen backbone",
 }
 
 

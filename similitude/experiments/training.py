@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from ..nn import CONSTANTS
+from ..constants import CONSTANTS
 
 
 def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]:

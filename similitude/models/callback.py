@@ -9,7 +9,8 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
-from ..nn import CONSTANTS, TverskyProjection, TverskySimilarity
+from ..constants import CONSTANTS
+from ..nn import TverskyProjection, TverskySimilarity
 from .data_domain import DataDomain
 
 try:

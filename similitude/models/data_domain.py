@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from ..checks import check_vectors, short
-from ..nn import CONSTANTS, OPTIONS, TverskyProjection
+from ..constants import CONSTANTS, Contrast
+from ..nn import OPTIONS, TverskyProjection
 from ..precision import agrees, autocasts, settings
 
 if TYPE_CHECKING:
     from ..interpret.explain import Explanation
 
 
-class DataDomain(nn.Module):
+class DataDomain(Contrast):
     """A backbone and a head whose prototypes and features, or a linear head's rows, are images.
 
     ``[N, *shape]`` -> ``[N, P]``. "Images" are tensors of the input's shape, whatever it is: ``prototypes``
@@ -45,9 +46,6 @@ class DataDomain(nn.Module):
     prototypes: nn.Parameter
     features: nn.Parameter | None
     bias: nn.Parameter | None
-    alpha: Tensor
-    beta: Tensor
-    theta: Tensor
 
     def __init__(self, backbone: Callable[[Tensor], Tensor], head: TverskyProjection | nn.Linear, shape: Sequence[int]):
         super().__init__()
@@ -66,10 +64,7 @@ class DataDomain(nn.Module):
             K = head.features.num_features
             self.features = nn.Parameter(torch.rand_like(vectors.new_empty(K, *self.shape)))
             self.options = {name: getattr(head, name) for name in OPTIONS}
-            for name in CONSTANTS:
-                constant = getattr(head, name)
-                register = self.register_parameter if isinstance(constant, nn.Parameter) else self.register_buffer
-                register(name, constant)
+            self.take_constants(head)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_images("x", x)
@@ -104,11 +99,12 @@ class DataDomain(nn.Module):
             layer = nn.Linear(self.dim, P, bias=self.bias is not None, **like)
             values = {"weight": vectors}
         else:
-            learnable = [name for name in CONSTANTS if isinstance(getattr(self, name), nn.Parameter)]
+            learnable = [n for n, t in zip(CONSTANTS, self.learned(), strict=True) if isinstance(t, nn.Parameter)]
             options = {**self.options, "learnable": learnable, "bias": self.bias is not None}
+            options["parametrization"] = self.parametrization
             layer = TverskyProjection(self.dim, P, len(vectors) - P, **options, **like)
             values = {"prototypes": vectors[:P], "features.weight": vectors[P:]}
-            values |= {name: getattr(self, name) for name in CONSTANTS}
+            values |= self.constants()
         layer.to_empty(device=vectors.device)
         layer.load_state_dict(values if self.bias is None else {**values, "bias": self.bias})
         return layer.train(self.training)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import fields
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks
+from ..initialize import SPREAD
 from ..nn import FeatureBank, TverskyProjection
 from .pretrained import damage_named, fill_missing, layer_options, load, settle
 
@@ -55,11 +57,12 @@ class TverskyGPT2Config(GPT2Config):
     level: str = "feature"
     model: str = "contrast"
     normalize: bool = False
-    alpha: float = 0.5
-    beta: float = 0.5
-    theta: float = 1.0
+    alpha: float | None = None
+    beta: float | None = None
+    theta: float | None = None
     learnable: bool | Collection[str] = True
-    init: str = "unit"
+    parametrization: str = "gain"
+    init: str = "calibrated"
     backend: str = "auto"
 
     def __post_init__(self, **kwargs):
@@ -79,6 +82,9 @@ class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
         """Starting values of what no checkpoint has brought."""
         super()._init_weights(module)
         fill_missing(module)
+        if isinstance(module, TverskyMLP):
+            # What is added to the residual stream is smaller the more blocks there are, as in GPT-2.
+            fill_missing(module.projection, spread=SPREAD / math.sqrt(2 * self.config.n_layer))
 
 
 class TverskyMLP(nn.Module):
@@ -167,6 +173,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         if not config.tie_word_embeddings:
             with torch.no_grad():
                 model.lm_head.prototypes.copy_(gpt2.lm_head.weight)
+        model.lm_head.reset_constants(spread=gpt2.lm_head.weight.norm(dim=-1).square().mean().sqrt().item())
         model.generation_config = copy.deepcopy(gpt2.generation_config)
         return model
 

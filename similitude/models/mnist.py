@@ -89,4 +89,6 @@ class VisualTverskyMNISTNet(DataDomain):
 
     def __init__(self, num_features: int = 20, dropout: float = 0.05, **options):
         backbone = ConvolutionStack(dropout, scale=0.3)
+        # Constants that are calibrated for the head's own vectors would not be so for encoded images.
+        options = {"init": "unit", "parametrization": "plain", **options}
         super().__init__(backbone, TverskyProjection(DIM, CLASSES, num_features, **options), SHAPE)

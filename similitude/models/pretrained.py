@@ -9,10 +9,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..initialize import fill_
-from ..nn import CONSTANTS, OPTIONS, FeatureBank, TverskyProjection
+from ..constants import CONSTANTS
+from ..initialize import SPREAD, fill_prototypes_
+from ..nn import OPTIONS, FeatureBank, TverskyProjection
 
-LAYER = (*OPTIONS, *CONSTANTS, "learnable", "init")
+LAYER = (*OPTIONS, *CONSTANTS, "learnable", "parametrization", "init")
 
 
 def layer_options(config) -> dict:
@@ -23,13 +24,13 @@ def layer_options(config) -> dict:
 def settle(config, layer: TverskyProjection) -> None:
     """Options as they go into JSON; ``layer`` was made of them, and has checked them."""
     config.difference = layer.difference
-    config.alpha, config.beta, config.theta = float(config.alpha), float(config.beta), float(config.theta)
+    config.alpha, config.beta, config.theta = layer.starting_constants
     if not isinstance(config.learnable, bool | str):
         config.learnable = sorted(config.learnable)
 
 
 @torch.no_grad()
-def fill_missing(module: nn.Module) -> None:
+def fill_missing(module: nn.Module, spread: float = SPREAD) -> None:
     """Starting values of a Tversky layer or bank, where transformers has not marked them as loaded."""
     from transformers import initialization
 
@@ -37,9 +38,12 @@ def fill_missing(module: nn.Module) -> None:
         module.reset_parameters()
     if isinstance(module, TverskyProjection):
         if module.owns_prototypes and _is_missing(module.prototypes):
-            fill_(module.prototypes, module.init)
-        for name, value in module.starting_constants.items():
-            initialization.constant_(getattr(module, name), value)
+            fill_prototypes_(module.prototypes, module.init, module.features.weight)
+        own = [*module.learned(), *(getattr(module, f"{name}_unit", None) for name in CONSTANTS)]
+        loaded = [(tensor, tensor.clone()) for tensor in own if tensor is not None and not _is_missing(tensor)]
+        module.reset_constants(spread=spread)
+        for tensor, value in loaded:
+            tensor.copy_(value)
         if module.bias is not None:
             initialization.zeros_(module.bias)
 

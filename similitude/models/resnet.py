@@ -54,11 +54,12 @@ class TverskyResNetConfig(ResNetConfig):
     level: str = "feature"
     model: str = "contrast"
     normalize: bool = False
-    alpha: float = 0.5
-    beta: float = 0.5
-    theta: float = 1.0
+    alpha: float | None = None
+    beta: float | None = None
+    theta: float | None = None
     learnable: bool | Collection[str] = True
-    init: str = "unit"
+    parametrization: str = "gain"
+    init: str = "calibrated"
     backend: str = "auto"
 
     def __post_init__(self, **kwargs):
