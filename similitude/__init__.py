@@ -3,6 +3,16 @@
 from . import functional
 from .convert import convert
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
+from .recipes import init_from_data, init_from_linear, parameter_groups
 
 __version__ = "0.1.0"
-__all__ = ["FeatureBank", "TverskyProjection", "TverskySimilarity", "convert", "functional"]
+__all__ = [
+    "FeatureBank",
+    "TverskyProjection",
+    "TverskySimilarity",
+    "convert",
+    "functional",
+    "init_from_data",
+    "init_from_linear",
+    "parameter_groups",
+]

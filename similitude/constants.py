@@ -22,7 +22,8 @@ PARAMETRIZATIONS = ("gain", "log", "plain")
 class Contrast(nn.Module):
     """A module whose ``alpha``, ``beta`` and ``theta`` are what its similarities are made with.
 
-    They have one element and one axis, since FSDP2 shards no parameter without axes. ``layer.alpha = 0.3`` sets one.
+    They have one element and one axis, since FSDP2 shards no parameter without axes. ``layer.alpha = 0.3`` sets one;
+    changed in place they are not, but where they are learned plainly: they are made anew whenever they are read.
     """
 
     alpha: Tensor
@@ -102,9 +103,9 @@ class Contrast(nn.Module):
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value) -> None:
-        if name in CONSTANTS and isinstance(value, int | float):
-            checks.check_scalar(name, value)
-            self._set(name, float(value))
+        if name in CONSTANTS and "parametrization" in self.__dict__ and not isinstance(value, nn.Parameter):
+            checks.check_scalar(name, value)  # pyright: ignore[reportArgumentType]
+            self._set(name, value.item() if isinstance(value, Tensor) else float(value))  # pyright: ignore
         else:
             super().__setattr__(name, value)
 

@@ -12,8 +12,9 @@ from .ops import pairwise
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
 PAPER = (0.5, 0.5, 1.0)
-# Standard deviation of the outputs over prototypes: a cross entropy of two classes is then 9 % above ln 2.
-SPREAD = 0.51
+# Standard deviation of outputs, as nn.Linear has it. Of two prototypes it is less: a cross entropy of two classes is
+# then 9 % above ln 2, and would be 12 %.
+SPREAD, OF_TWO = 1 / math.sqrt(3), 0.51
 # Of the inputs that constants are tried on; not a seed that anybody else takes.
 SEED = 0x1977_0084
 # Length of a prototype, as nn.Linear's rows have it.
@@ -91,15 +92,15 @@ def constants(
     level: str,
     model: str,
     normalize: bool = False,
-    spread: float = SPREAD,
+    spread: float | None = None,
     x: Tensor | None = None,
 ) -> tuple[Sequence[float], Sequence[float]]:
     """α, β, θ with which S has the mean 0 and the standard deviation ``spread`` for inputs like ``x``, and their units.
 
     Without x for standard normal ones; without prototypes for other such objects. A unit is what a constant would be if
     it were to balance f(A∩B) alone. S is linear in the three, so that its three parts, computed for some inputs and
-    prototypes, tell them. The ratio model has no scale to choose, and where nothing is shared or nothing distinctive
-    there is nothing to balance: these start as in the paper.
+    prototypes, tell them. Where nothing is shared or nothing distinctive there is nothing to balance, and only the
+    size is set; the ratio model has none to choose and starts as in the paper.
     """
     if model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
@@ -108,7 +109,8 @@ def constants(
     bank = features.to(torch.promote_types(features.dtype, torch.float32))
     if prototypes is None:
         prototypes = torch.randn(256, D, generator=generator)
-    few = prototypes[:: max(1, len(prototypes) // 256)].to(bank)
+    P = len(prototypes)
+    few = prototypes[torch.randperm(P, generator=generator)[:256].to(prototypes.device)].to(bank)
     if x is None:
         # On the CPU, and not from the generator that everybody draws from: other numbers stay what they are.
         n = max(64, min(4096, 2**25 // (len(few) * K), 2**31 // (D * K)))
@@ -125,11 +127,10 @@ def constants(
     means = [t.mean().item() for t in (common, a_only, b_only)]
     share = SHARE * (1 - 1 / K)
     shares = (share, 1 - share, 1.0)
-    if not min(means) > 0 or not all(map(math.isfinite, means)):
-        return PAPER, PAPER
-    units = [means[0] / mean for mean in (*means[1:], means[0])]
+    units = [means[0] / mean for mean in (*means[1:], means[0])] if min(means) > 0 else PAPER
     size = (common - shares[0] * units[0] * a_only - shares[1] * units[1] * b_only).std().item()
     if not size > 0 or not math.isfinite(size):
         return PAPER, PAPER
+    spread = spread if spread is not None else OF_TWO if P == 2 else SPREAD
     units = [unit * spread / size for unit in units]
     return [unit * part for unit, part in zip(units, shares, strict=True)], units

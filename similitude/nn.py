@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import checks, precision
 from . import functional as F
 from .constants import CONSTANTS, Contrast
-from .initialize import INITS, PAPER, SPREAD, constants, fill_, fill_prototypes_
+from .initialize import INITS, PAPER, constants, fill_, fill_prototypes_
 
 if TYPE_CHECKING:
     from .hygiene import Pruned, Usage
@@ -129,7 +129,7 @@ class TverskySimilarity(Contrast):
             self.features.reset_parameters()
         self.reset_constants()
 
-    def reset_constants(self, x: Tensor | None = None, spread: float = SPREAD) -> None:
+    def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again; see TverskyProjection.reset_constants."""
         _reset_constants(self, None, x, spread)
 
@@ -220,11 +220,11 @@ class TverskyProjection(Contrast):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def reset_constants(self, x: Tensor | None = None, spread: float = SPREAD) -> None:
+    def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again, for the bank and the prototypes as they are now.
 
-        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, for inputs like
-        ``x [N, D]`` or, without them, of unit variance.
+        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, by default that
+        of an nn.Linear, for inputs like ``x [N, D]`` or, without them, of unit variance.
         """
         _reset_constants(self, self.prototypes, x, spread)
 
@@ -410,7 +410,7 @@ def _start_constants(module, values: tuple, learnable, parametrization, device, 
     module.reset_constants()
 
 
-def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float) -> None:
+def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float | None) -> None:
     """What was asked for, and for the rest what the starting values of the vectors call for."""
     given, usual, units = module.starting_constants, PAPER, None
     if module.init == "calibrated" and None in given:

@@ -38,7 +38,7 @@ class Heads(nn.Module):
 
     def __init__(self):
         super().__init__()
-        bank = FeatureBank(9, 12)
+        bank = FeatureBank(9, 12, init="unit")
         common = dict(features=bank, alpha=0.3, beta=0.7, theta=1.2)
         layers = [
             TverskyProjection(12, 7, **common, **c, normalize=c["intersection"] == "gmean", bias=c["model"] == "ratio")

@@ -158,6 +158,8 @@ def test_the_backbone_is_asked_once_and_then_the_cache(tmp_path, monkeypatch):
     assert torch.equal(first.train_x, again.train_x)
     heads.load(replace(config, size=40), "cpu", quiet)
     assert len(made) == 2
+    Image.new("RGB", (50, 50)).save(tmp_path / "data" / "train" / "a" / "more.png")
+    assert len(heads.load(config, "cpu", quiet).train_x) == 7
 
 
 def test_features_are_as_the_frozen_network_gives_them():

@@ -20,6 +20,7 @@ LAYERS = [
     "initialize",
     "constants",
     "nn",
+    "recipes",
     "hygiene",
     "distributed",
     "convert",

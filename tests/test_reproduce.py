@@ -87,7 +87,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, sevens. Did you mean xor?"),
+        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, sevens, heads. Did you mean xor?"),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper."),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),

@@ -11,6 +11,8 @@ from similitude.checks import DIFFERENCES, INTERSECTIONS
 from similitude.experiments import xor
 from similitude.experiments.record import Record
 
+PLAIN = dict(init="uniform", parametrization="plain")
+
 
 def quiet(*_, **__):
     pass
@@ -31,9 +33,8 @@ def test_stacked_models_give_what_single_layers_give(level, K):
         for normalize in (False, True):
             for m in (0, 5, M - 1):
                 i = (g * 2 + normalize) * M + m
-                layer = TverskyProjection(
-                    2, 2, K, intersection=intersection, difference=difference, level=level, normalize=normalize
-                )
+                options = dict(intersection=intersection, difference=difference, level=level, normalize=normalize)
+                layer = TverskyProjection(2, 2, K, **options, **PLAIN)
                 with torch.no_grad():
                     layer.prototypes.copy_(models.prototypes[i])
                     layer.features.weight.copy_(models.features[i])
@@ -49,7 +50,7 @@ def test_a_stacked_model_trains_as_it_does_alone():
     for i in (0, 50, 150):
         group, rest = divmod(i, 18)
         options = dict(intersection=INTERSECTIONS[group // 2], difference=DIFFERENCES[group % 2], level="set")
-        layer = TverskyProjection(2, 2, 4, normalize=rest >= 9, **options)
+        layer = TverskyProjection(2, 2, 4, normalize=rest >= 9, **options, **PLAIN)
         with torch.no_grad():
             layer.prototypes.copy_(models.prototypes[i])
             layer.features.weight.copy_(models.features[i])

@@ -92,7 +92,7 @@ def tversky(digits: Digits, config: Config) -> TverskyProjection:
     """
     generator = torch.Generator().manual_seed(config.seed)
     x, y = digits.train_x, digits.train_y
-    layer = TverskyProjection(SIDE * SIDE, CLASSES, config.num_features)
+    layer = TverskyProjection(SIDE * SIDE, CLASSES, config.num_features, init="unit", parametrization="plain")
     means = torch.stack([x[y == c].mean(0) for c in range(CLASSES)]) - x.mean(0) / 2
     mixtures = torch.randn(config.num_features, len(x), generator=generator) @ (x - x.mean(0))
     with torch.no_grad():

@@ -130,7 +130,8 @@ def alone(config: Config, K: int, at: Mapping[str, int]) -> tuple[TverskyProject
     """
     options: dict = {"intersection": INTERSECTIONS[at["intersection"]], "difference": DIFFERENCES[at["difference"]]}
     with torch.random.fork_rng(devices=[]):
-        layer = TverskyProjection(2, 2, K, level=config.level, normalize=bool(at["normalize"]), **options)
+        options |= {"level": config.level, "normalize": bool(at["normalize"])}
+        layer = TverskyProjection(2, 2, K, init="uniform", parametrization="plain", **options)
         starts = draw(config, K, at["prototypes_init"], at["features_init"], at["seed"])
     with torch.no_grad():
         layer.prototypes.copy_(starts[0])

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..constants import CONSTANTS
-from ..initialize import SPREAD, fill_prototypes_
+from ..initialize import fill_prototypes_
 from ..nn import OPTIONS, FeatureBank, TverskyProjection
 
 LAYER = (*OPTIONS, *CONSTANTS, "learnable", "parametrization", "init")
@@ -30,7 +30,7 @@ def settle(config, layer: TverskyProjection) -> None:
 
 
 @torch.no_grad()
-def fill_missing(module: nn.Module, spread: float = SPREAD) -> None:
+def fill_missing(module: nn.Module, spread: float | None = None) -> None:
     """Starting values of a Tversky layer or bank, where transformers has not marked them as loaded."""
     from transformers import initialization
 

@@ -1,0 +1,194 @@
+"""Starting values: sizes of outputs for any D, K, P, opposite features, life of every parameter, gains and loading."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import similitude.functional as F
+from similitude import (
+    FeatureBank,
+    TverskyProjection,
+    TverskySimilarity,
+    init_from_data,
+    init_from_linear,
+    parameter_groups,
+)
+from similitude.initialize import SPREAD
+
+SIZES = [(D, K, P) for D in (2, 36, 768) for K in (1, 20, 224, 1024) for P in (2, 10, 555) if D * K < 2e5]
+
+
+def inputs(kind, D, n=1024):
+    x = torch.randn(n, D)
+    return x if kind == "normal" else x.relu() * math.sqrt(2)
+
+
+@pytest.mark.parametrize("kind", ["normal", "behind a ReLU"])
+@pytest.mark.parametrize(("D", "K", "P"), SIZES)
+def test_outputs_start_as_a_linear_layers_do(D, K, P, kind):
+    """Means over layers, since a layer of one or two random directions is what it is."""
+    losses, spreads = [], []
+    for seed in range(12 if D * K < 1e4 else 3):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            S = TverskyProjection(D, P, K)(inputs(kind, D))
+        losses.append((S.logsumexp(-1, keepdim=True) - S).mean().item() / math.log(P))
+        spreads.append(S.std().item())
+    # Two prototypes: 0.5 apart and 10 % leave a hundredth between them, which inputs behind a ReLU do not hit.
+    low, high = (0.42, 1.12) if P == 2 else (0.45 if kind != "normal" and K == 1 else 0.5, 1.1)
+    assert 1 <= sum(losses) / len(losses) < high
+    assert low < sum(spreads) / len(spreads) < 2
+
+
+@pytest.mark.parametrize("kind", ["normal", "behind a ReLU"])
+@pytest.mark.parametrize(("D", "K", "P"), [(2, 1, 2), (2, 20, 10), (36, 20, 10), (768, 224, 555)])
+def test_every_parameter_starts_alive(D, K, P, kind):
+    torch.manual_seed(1)
+    layer, x = TverskyProjection(D, P, K), inputs(kind, D)
+    nn.functional.cross_entropy(layer(x), torch.randint(P, (len(x),))).backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+    if K >= 20:
+        assert (layer.prototypes.grad.abs().sum(-1) > 0).all()
+        assert (layer.features.weight.grad.abs().sum(-1) > 0).all()
+
+
+def test_twelve_projections_with_residuals_keep_their_size_and_gradients():
+    torch.manual_seed(0)
+    layers = nn.ModuleList(TverskyProjection(768, 768, 1024) for _ in range(12))
+    norm, x = nn.LayerNorm(768), torch.randn(64, 768)
+    spreads = []
+    for layer in layers:
+        out = layer(norm(x))
+        spreads.append(out.std().item())
+        x = x + out
+    x.square().mean().backward()
+    norms = [layer.prototypes.grad.norm().item() for layer in layers]
+    assert max(spreads) < 4 * min(spreads)
+    assert max(norms) < 4 * min(norms)
+
+
+@pytest.mark.parametrize("intersection", ["product", "min", "max", "mean", "gmean", "softmin"])
+@pytest.mark.parametrize("difference", ["ignorematch", "subtractmatch"])
+@pytest.mark.parametrize("level", ["feature", "set"])
+def test_every_reduction_is_balanced(intersection, difference, level):
+    torch.manual_seed(0)
+    layer = TverskyProjection(36, 10, 64, intersection=intersection, difference=difference, level=level)
+    with torch.no_grad():
+        S = layer(torch.randn(2048, 36))
+    assert S.std().item() == pytest.approx(SPREAD, rel=0.1)
+    # A soft minimum of small measures is negative, and nothing can be taken away from it.
+    if (intersection, level) != ("softmin", "feature"):
+        assert S.mean().item() == pytest.approx(0, abs=0.1)
+    assert layer.alpha.item() != pytest.approx(layer.beta.item())
+
+
+@pytest.mark.parametrize(("K", "D"), [(20, 36), (7, 3), (64, 8), (1, 5)])
+def test_an_object_has_half_of_a_calibrated_bank(K, D):
+    bank = FeatureBank(K, D).weight.detach()
+    torch.testing.assert_close(bank.norm(dim=-1), torch.ones(K))
+    half = -(-K // 2)
+    torch.testing.assert_close(bank[half:], -bank[: K - half])
+    if K % (2 * D) == 0:
+        torch.testing.assert_close(bank.T @ bank, torch.eye(D) * K / D, atol=1e-5, rtol=0)
+
+
+def test_the_start_draws_no_more_random_numbers_than_vectors_need():
+    torch.manual_seed(3)
+    FeatureBank(8, 4)
+    nn.init.orthogonal_(torch.empty(3, 4))
+    after = torch.rand(2)
+    torch.manual_seed(3)
+    TverskyProjection(4, 3, 8)
+    assert torch.equal(torch.rand(2), after)
+
+
+def test_the_papers_start_is_the_papers():
+    layer = TverskyProjection(5, 3, 7, init="uniform", parametrization="plain")
+    assert [c.item() for c in layer.constants().values()] == [0.5, 0.5, 1.0]
+    assert all(isinstance(c, nn.Parameter) for c in layer.constants().values())
+
+
+def test_a_step_of_adam_changes_a_gain_by_a_share():
+    for parametrization in ("gain", "log"):
+        layer = TverskyProjection(6, 4, 8, alpha=1e-3, beta=1e-3, theta=100.0, parametrization=parametrization)
+        optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
+        before = torch.cat(list(layer.constants().values())).detach()
+        layer(torch.randn(16, 6)).square().sum().backward()
+        optimizer.step()
+        after = torch.cat(list(layer.constants().values())).detach()
+        torch.testing.assert_close((after / before - 1).abs(), torch.full((3,), 0.01), rtol=0.02, atol=0)
+
+
+def test_constants_are_set_by_numbers_and_by_tensors():
+    for parametrization in ("gain", "log", "plain"):
+        layer = TverskyProjection(6, 4, 8, parametrization=parametrization)
+        learned = dict(layer.named_parameters()).keys()
+        layer.alpha = 0.3
+        layer.theta = layer.theta * 2
+        assert layer.alpha.item() == pytest.approx(0.3)
+        assert dict(layer.named_parameters()).keys() == learned
+    with pytest.raises(ValueError, match="alpha must be more than 0 where its logarithm is learned"):
+        TverskyProjection(6, 4, 8, alpha=0.0, parametrization="log")
+
+
+@pytest.mark.parametrize("there", ["gain", "log", "plain"])
+@pytest.mark.parametrize("here", ["gain", "log", "plain"])
+def test_a_state_is_loaded_whatever_it_was_learned_as(there, here):
+    one, other = (TverskyProjection(6, 4, 8, parametrization=p) for p in (there, here))
+    one.alpha, x = 0.37, torch.randn(5, 6)
+    other.load_state_dict(one.state_dict())
+    torch.testing.assert_close(other(x), one(x))
+
+
+def test_data_decides_how_many_objects_have_a_feature():
+    torch.manual_seed(0)
+    layer, x = TverskyProjection(36, 10, 40), torch.randn(512, 36).relu() * 3 + 1
+    for share in (0.5, 0.2):
+        init_from_data(layer, x, share)
+        assert (layer.features(x) > 0).float().mean(0).sub(share).abs().max() < 0.02
+        assert layer(x).std().item() == pytest.approx(SPREAD, rel=0.01)
+    for bad, words in ((dict(share=1.0), "share must be"), (dict(x=x[:1]), "2 inputs or more")):
+        with pytest.raises(ValueError, match=words):
+            init_from_data(layer, **{"x": x, **bad})
+
+
+def test_a_linear_layer_is_started_from():
+    torch.manual_seed(0)
+    linear, layer = nn.Linear(64, 10), TverskyProjection(64, 10, 256, bias=True)
+    x = torch.randn(512, 64) + 0.5
+    init_from_linear(layer, linear, x)
+    ours, theirs = layer(x) - layer.bias, linear(x) - linear.bias
+    assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.01)
+    assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.85
+    assert torch.equal(layer.bias, linear.bias)
+    with pytest.raises(ValueError, match="make it with bias=True"):
+        init_from_linear(TverskyProjection(64, 10, 256), linear)
+    with pytest.raises(ValueError, match="it maps 64 to 10"):
+        init_from_linear(TverskyProjection(64, 9, 256), linear)
+
+
+def test_parameter_groups_hold_every_parameter_once():
+    model = nn.Sequential(
+        nn.Linear(6, 5), TverskyProjection(5, 4, 8), TverskyProjection(4, 3, 8, parametrization="plain")
+    )
+    model[2].theta = 50.0
+    groups = parameter_groups(model, 1e-3, 0.1)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in model.parameters())
+    rate = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert rate[id(model[0].weight)] == rate[id(model[1].prototypes)] == (1e-3, 0.1)
+    assert rate[id(model[1].features.weight)] == (1e-4, 0.1)
+    assert rate[id(model[1].alpha_gain)] == rate[id(model[0].bias)] == (1e-3, 0.0)
+    assert rate[id(model[2].theta)] == (pytest.approx(0.05), 0.0)
+    torch.optim.AdamW(groups)
+
+
+def test_similarity_is_calibrated_for_pairs_of_objects():
+    torch.manual_seed(0)
+    sim = TverskySimilarity(32, 128)
+    a, b = torch.randn(500, 32), torch.randn(500, 32)
+    assert sim(a, b).std().item() == pytest.approx(SPREAD, rel=0.15)
+    assert F.salience(a, sim.features.weight).min() > 0
