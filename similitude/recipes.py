@@ -79,10 +79,10 @@ def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | No
     layer.reset_constants(objects, spread.item() or None)
 
 
-def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0) -> list[dict]:
+def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK) -> list[dict]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
-    Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``BANK`` of the rate.
+    Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``bank_rate`` of the rate.
     Constants that are learned plainly get a rate in proportion to their size, so that a step of Adam changes them by
     the share of it that it changes a gain by.
     """
@@ -97,7 +97,7 @@ def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0) -> 
     groups = [
         {"params": [p for p in rest if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},
         {"params": [p for p in rest if p.dim() <= 1], "lr": lr, "weight_decay": 0.0},
-        {"params": list(banks.values()), "lr": BANK * lr, "weight_decay": weight_decay},
+        {"params": list(banks.values()), "lr": bank_rate * lr, "weight_decay": weight_decay},
     ]
     groups += [{"params": [c], "lr": lr * (abs(c.item()) or 1.0), "weight_decay": 0.0} for c in plain.values()]
     return [group for group in groups if group["params"]]

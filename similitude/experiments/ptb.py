@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn import TverskyProjection
+from ..recipes import parameter_groups
 from . import data, synthetic
 from .record import Record, RunError, paper
 from .training import constants, graphed, precision
@@ -30,7 +31,8 @@ class Config:
     """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.
 
     source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
-    where it falls to 0 as ``schedule`` says. text: made-up tokens instead of the treebank's, for a smoke run.
+    where it falls to 0 as ``schedule`` says; bank_rate: the feature bank's share of it. text: made-up tokens instead of
+    the treebank's, for a smoke run.
     """
 
     model: str = "tversky-all-1layer"
@@ -45,6 +47,7 @@ class Config:
     batch: int = 16
     length: int = 512
     lr: float = 5e-5
+    bank_rate: float = 1.0
     weight_decay: float = 0.0
     warmup: int = 0
     schedule: str = "linear"
@@ -72,7 +75,7 @@ class Config:
 RECIPES = {
     "paper": Config(),
     # What served the linear baseline best of what was tried, FINDINGS §4.
-    "tuned": Config(epochs=8, lr=6e-4, warmup=100, schedule="cosine", weight_decay=0.1),
+    "tuned": Config(epochs=8, lr=6e-4, warmup=100, schedule="cosine", weight_decay=0.1, bank_rate=0.1),
 }
 SMOKE = Config(
     num_features=16, epochs=2, batch=4, length=16, layers=2, width=16, heads=2, checkpoint_every=1, text=2000, lr=1e-3
@@ -193,10 +196,8 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
 
 
 def groups(model: nn.Module, config: Config) -> list[dict]:
-    """Weight decay for matrices, none for gains, biases and constants."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    """Weight decay for matrices, none for biases, norms and constants; the bank at its own rate."""
+    return parameter_groups(model, config.lr, config.weight_decay, config.bank_rate)
 
 
 def rate(config: Config, step: int, steps: int) -> float:
