@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..initialize import INITS
 from ..nn import TverskyProjection
+from ..recipes import parameter_groups
 from . import data, images, resnet, synthetic
 from .data import Labelled
 from .record import Record, RunError
@@ -246,35 +247,23 @@ def make(config: Config, head: str, dim: int, classes: int) -> nn.Module:
     return layer
 
 
-def groups(config: Config, head: nn.Module, decay: float) -> list[dict]:
-    """Parameters with their decay, and what part of the learning rate each of them has.
-
-    Vectors decay; biases and the constants of a Tversky head do not.
-    """
-    found = []
-    for name, parameter in head.named_parameters():
-        part = config.bank_rate if name == "features.weight" else 1.0
-        found.append({"params": [parameter], "part": part, "weight_decay": decay if parameter.dim() > 1 else 0.0})
-    return found
-
-
 def fit(config: Config, head: nn.Module, part: Part, lr: float, decay: float) -> float:
     """Trains the head by AdamW on a cosine, and gives the last epoch's mean loss."""
     x, y = part
-    optimizer = torch.optim.AdamW(groups(config, head, decay), lr)
+    optimizer = torch.optim.AdamW(parameter_groups(head, lr, decay, config.bank_rate))
     size = min(config.batch, len(x))
     each = len(x) // size
+    falling = lambda step: (1 + math.cos(math.pi * step / (each * config.epochs))) / 2  # noqa: E731
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, falling)
     mean = math.nan
-    for epoch in range(config.epochs):
+    for _ in range(config.epochs):
         order, losses = torch.randperm(len(x)).to(x.device), []
-        for step, rows in enumerate(order[: each * size].split(size)):
-            now = lr * (1 + math.cos(math.pi * (epoch + step / each) / config.epochs)) / 2
-            for group in optimizer.param_groups:
-                group["lr"] = now * group["part"]
+        for rows in order[: each * size].split(size):
             loss = nn.functional.cross_entropy(head(nn.functional.dropout(x[rows], config.dropout)), y[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
             losses.append(loss.detach())
         mean = torch.stack(losses).mean().item()
         if not math.isfinite(mean):
