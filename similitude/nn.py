@@ -154,6 +154,7 @@ class TverskyProjection(Contrast):
     alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
     False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
     init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
+    spread: standard deviation of the outputs at a calibrated start, by default that of an nn.Linear.
     bias: adds a learned number for each prototype, which the paper does not have.
     The options are those of functional.tversky_projection.
     """
@@ -187,6 +188,7 @@ class TverskyProjection(Contrast):
         model: str = "contrast",
         normalize: bool = False,
         init: str = "calibrated",
+        spread: float | None = None,
         backend: str = "auto",
         device=None,
         dtype=None,
@@ -199,6 +201,7 @@ class TverskyProjection(Contrast):
         if given is not None:
             device, dtype = _like(given, device, dtype)
         self._kept: _Kept | None = None
+        self.spread = spread
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
         if prototypes is None:
@@ -223,10 +226,10 @@ class TverskyProjection(Contrast):
     def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again, for the bank and the prototypes as they are now.
 
-        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, by default that
-        of an nn.Linear, for inputs like ``x [N, D]`` or, without them, of unit variance.
+        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, by default the
+        layer's own, for inputs like ``x [N, D]`` or, without them, of unit variance.
         """
-        _reset_constants(self, self.prototypes, x, spread)
+        _reset_constants(self, self.prototypes, x, self.spread if spread is None else spread)
 
     @property
     def in_features(self) -> int:

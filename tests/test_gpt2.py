@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 import similitude.functional as F
 from similitude import TverskyProjection
 from similitude.experiments.record import paper
+from similitude.initialize import SPREAD
 from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.pretrained import layer_options
 
@@ -178,6 +179,13 @@ def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     torch.testing.assert_close(mlp(x), expected)
     assert expected.abs().min() > 0
     assert mlp.train()(x).abs().max() == 0
+
+
+def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():
+    x = torch.randn(500, 32)
+    for blocks in (2, 8):
+        mlp = tiny("all-1layer", n_layer=blocks, num_features=128).transformer.h[1].mlp
+        assert mlp.projection(x).std().item() == pytest.approx(SPREAD / (2 * blocks) ** 0.5, rel=0.15)
 
 
 @every_model

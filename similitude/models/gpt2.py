@@ -82,9 +82,6 @@ class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
         """Starting values of what no checkpoint has brought."""
         super()._init_weights(module)
         fill_missing(module)
-        if isinstance(module, TverskyMLP):
-            # What is added to the residual stream is smaller the more blocks there are, as in GPT-2.
-            fill_missing(module.projection, spread=SPREAD / math.sqrt(2 * self.config.n_layer))
 
 
 class TverskyMLP(nn.Module):
@@ -93,7 +90,9 @@ class TverskyMLP(nn.Module):
     def __init__(self, config: TverskyGPT2Config, features: FeatureBank):
         super().__init__()
         dim = config.n_embd
-        self.projection = TverskyProjection(dim, dim, features=features, **layer_options(config))
+        # What is added to the residual stream is smaller the more blocks there are, as in GPT-2.
+        spread = SPREAD / math.sqrt(2 * config.n_layer)
+        self.projection = TverskyProjection(dim, dim, features=features, spread=spread, **layer_options(config))
         # The bank is the head's child alone: one name in every state, and a block has no parameters but its own, which
         # FSDP, sharding block by block, needs.
         del self.projection.features

@@ -30,7 +30,7 @@ def settle(config, layer: TverskyProjection) -> None:
 
 
 @torch.no_grad()
-def fill_missing(module: nn.Module, spread: float | None = None) -> None:
+def fill_missing(module: nn.Module) -> None:
     """Starting values of a Tversky layer or bank, where transformers has not marked them as loaded."""
     from transformers import initialization
 
@@ -41,7 +41,7 @@ def fill_missing(module: nn.Module, spread: float | None = None) -> None:
             fill_prototypes_(module.prototypes, module.init, module.features.weight)
         own = [*module.learned(), *(getattr(module, f"{name}_unit", None) for name in CONSTANTS)]
         loaded = [(tensor, tensor.clone()) for tensor in own if tensor is not None and not _is_missing(tensor)]
-        module.reset_constants(spread=spread)
+        module.reset_constants()
         for tensor, value in loaded:
             tensor.copy_(value)
         if module.bias is not None:
