@@ -106,7 +106,8 @@ def constants(
         return PAPER, PAPER
     generator = torch.Generator().manual_seed(SEED)
     K, D = features.shape
-    bank = features.to(torch.promote_types(features.dtype, torch.float32))
+    # In 64 bits, so that the number of threads does not show in the constants.
+    bank = features.to(torch.float32 if features.device.type == "mps" else torch.float64)
     if prototypes is None:
         prototypes = torch.randn(256, D, generator=generator)
     P = len(prototypes)
