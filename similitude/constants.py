@@ -68,8 +68,6 @@ class Contrast(nn.Module):
         """α, β, θ, and the units in which gains are learned from now on: by default what is set, or 1 for 0."""
         for i, (name, value) in enumerate(zip(CONSTANTS, values, strict=True)):
             checks.check_scalar(name, value)
-            if self.parametrization == "log" and not value > 0:
-                raise ValueError(f"{name} must be more than 0 where its logarithm is learned; got {float(value)}.")
             if self.parametrization != "plain":
                 unit = abs(float(value)) or 1.0
                 getattr(self, f"{name}_unit").fill_(unit if units is None else units[i])
@@ -87,6 +85,8 @@ class Contrast(nn.Module):
 
     @torch.no_grad()
     def _set(self, name: str, value: float) -> None:
+        if self.parametrization == "log" and not value > 0:
+            raise ValueError(f"{name} must be more than 0 where its logarithm is learned; got {value}.")
         raw: Tensor = getattr(self, self._raw(name))
         if self.parametrization == "plain":
             raw.fill_(value)

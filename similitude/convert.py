@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from . import checks
+from .initialize import linear_spread
 from .nn import TverskyProjection, TverskySimilarity
 
 Pattern = str | re.Pattern[str] | type[nn.Module]
@@ -273,7 +274,7 @@ def _check_weights(old: Any, name: str, shape: tuple[int, int] | None, size: lis
 def _start_from(layer: TverskyProjection, old: Any) -> None:
     """The old weight's rows as prototypes, outputs of the old size, and its bias if the layer has one."""
     layer.prototypes.copy_(old.weight if isinstance(old, nn.Linear) else old.weight.T)
-    layer.reset_constants(spread=layer.prototypes.norm(dim=-1).square().mean().sqrt().item() or None)
+    layer.reset_constants(spread=linear_spread(layer.prototypes))
     if layer.bias is not None and old.bias is not None:
         layer.bias.copy_(old.bias)
 

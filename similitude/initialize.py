@@ -84,6 +84,12 @@ def _orthogonal(like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def linear_spread(weight: Tensor) -> float | None:
+    """Standard deviation of a linear layer's outputs for inputs of unit variance; None where it would be 0."""
+    return weight.norm(dim=-1).square().mean().sqrt().item() or None
+
+
+@torch.no_grad()
 def constants(
     prototypes: Tensor | None,
     features: Tensor,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from . import checks
 from .constants import Contrast
+from .initialize import linear_spread
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
 
 # Rate of feature banks beside that of everything else: on a frozen backbone's features the full rate overfits.
@@ -73,10 +74,10 @@ def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | No
         layer.bias.zero_() if linear.bias is None else layer.bias.copy_(linear.bias)
     objects = None if x is None else x.detach().reshape(-1, x.shape[-1]).to(linear.weight)
     if objects is None:
-        spread = linear.weight.norm(dim=-1).square().mean().sqrt()
+        spread = linear_spread(linear.weight)
     else:
-        spread = nn.functional.linear(objects, linear.weight).std()
-    layer.reset_constants(objects, spread.item() or None)
+        spread = nn.functional.linear(objects, linear.weight).std().item() or None
+    layer.reset_constants(objects, spread)
 
 
 def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK) -> list[dict]:

@@ -130,8 +130,13 @@ def test_constants_are_set_by_numbers_and_by_tensors():
         layer.theta = layer.theta * 2
         assert layer.alpha.item() == pytest.approx(0.3)
         assert dict(layer.named_parameters()).keys() == learned
-    with pytest.raises(ValueError, match="alpha must be more than 0 where its logarithm is learned"):
-        TverskyProjection(6, 4, 8, alpha=0.0, parametrization="log")
+    layer = TverskyProjection(6, 4, 8, parametrization="log")
+    for set_it in (
+        lambda: TverskyProjection(6, 4, 8, alpha=0.0, parametrization="log"),
+        lambda: setattr(layer, "alpha", -1),
+    ):
+        with pytest.raises(ValueError, match="alpha must be more than 0 where its logarithm is learned"):
+            set_it()
 
 
 @pytest.mark.parametrize("there", ["gain", "log", "plain"])

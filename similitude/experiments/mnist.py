@@ -128,16 +128,11 @@ def make(config: Config, name: str, device: str) -> tuple[nn.Module, torch.optim
     plain = "Tversky" in name and config.start == "paper"
     options = {"init": "unit", "parametrization": "plain"} if plain else {}
     network = NETWORKS[name](dropout=config.dropout, **options).to(device)
-    # Matrices alone decay apart from their gradients, as usual; a rate in a tensor can change within a CUDA graph.
-    groups = (
-        parameter_groups(network, config.lr, config.weight_decay, 1.0) if config.decoupled else network.parameters()
-    )
-    kind = torch.optim.AdamW if config.decoupled else torch.optim.Adam
-    optimizer = kind(groups, config.lr, weight_decay=config.weight_decay, capturable=device == "cuda")
-    if device == "cuda":
-        for group in optimizer.param_groups:
-            group["lr"] = torch.tensor(config.lr, device=device)
-    return network, optimizer
+    rate, decay, capturable = config.lr, config.weight_decay, device == "cuda"
+    if config.decoupled:
+        groups = parameter_groups(network, rate, decay, bank_rate=1.0)
+        return network, torch.optim.AdamW(groups, rate, capturable=capturable)
+    return network, torch.optim.Adam(network.parameters(), rate, weight_decay=decay, capturable=capturable)
 
 
 def look(learners: dict[str, tuple], epoch: int) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks
-from ..initialize import SPREAD
+from ..initialize import SPREAD, linear_spread
 from ..nn import FeatureBank, TverskyProjection
 from .pretrained import damage_named, fill_missing, layer_options, load, settle
 
@@ -172,7 +172,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         if not config.tie_word_embeddings:
             with torch.no_grad():
                 model.lm_head.prototypes.copy_(gpt2.lm_head.weight)
-        model.lm_head.reset_constants(spread=gpt2.lm_head.weight.norm(dim=-1).square().mean().sqrt().item())
+        model.lm_head.reset_constants(spread=linear_spread(gpt2.lm_head.weight))
         model.generation_config = copy.deepcopy(gpt2.generation_config)
         return model
 

@@ -39,11 +39,13 @@ def fill_missing(module: nn.Module) -> None:
     if isinstance(module, TverskyProjection):
         if module.owns_prototypes and _is_missing(module.prototypes):
             fill_prototypes_(module.prototypes, module.init, module.features.weight)
-        own = [*module.learned(), *(getattr(module, f"{name}_unit", None) for name in CONSTANTS)]
-        loaded = [(tensor, tensor.clone()) for tensor in own if tensor is not None and not _is_missing(tensor)]
-        module.reset_constants()
-        for tensor, value in loaded:
-            tensor.copy_(value)
+        units = [getattr(module, f"{name}_unit") for name in CONSTANTS if hasattr(module, f"{name}_unit")]
+        own = [*module.learned(), *units]
+        loaded = [(tensor, tensor.clone()) for tensor in own if not _is_missing(tensor)]
+        if len(loaded) < len(own):
+            module.reset_constants()
+            for tensor, value in loaded:
+                tensor.copy_(value)
         if module.bias is not None:
             initialization.zeros_(module.bias)
 
