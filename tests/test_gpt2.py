@@ -342,6 +342,16 @@ def test_prototypes_follow_the_token_embedding_when_it_is_resized(variant, tied,
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(x).logits, model(x).logits)
 
 
+def test_what_is_not_tversky_starts_as_in_gpt2():
+    sizes = dict(n_layer=3, n_embd=96, n_head=2, vocab_size=400)
+    theirs = dict(GPT2LMHeadModel(GPT2Config(**sizes)).named_parameters())
+    model = TverskyGPT2LMHeadModel(TverskyGPT2Config(**sizes, num_features=8))
+    ours = {name: p for name, p in model.named_parameters() if not name.startswith("lm_head.")}
+    assert ours.keys() == theirs.keys() - {"lm_head.weight"}
+    for name, p in ours.items():
+        torch.testing.assert_close(p.std(), theirs[name].std(), rtol=0.1, atol=0, msg=name)
+
+
 def test_a_new_model_starts_as_its_config_says():
     model = TverskyGPT2LMHeadModel(config("all-1layer", init="uniform", num_features=500, alpha=0.25))
     assert model.transformer.wte.weight.std().item() == pytest.approx(0.2, rel=0.1)

@@ -1,5 +1,6 @@
 """What training runs share: steps as CUDA graphs, their precision, and a head's constants for the log."""
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -20,6 +21,8 @@ def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]
         tried = [step() for _ in range(tries)]
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    # Graphs of an earlier run, freed during a capture, would break it.
+    gc.collect()
     with torch.cuda.graph(graph):
         kept = step()
 
@@ -56,6 +59,7 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
     """
     # Capture needs some tries before, which batch norms would count.
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    gc.collect()
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
         torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
     for buffer, value in kept:

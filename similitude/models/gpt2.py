@@ -83,6 +83,11 @@ class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
         super()._init_weights(module)
         fill_missing(module)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # For models from outside of transformers it passes over modules without parameters of their own: GPT-2's
+        # attention and MLP, whose output weights it would leave √(2·n_layer) times too large.
+        super()._initialize_weights(module)
+
 
 class TverskyMLP(nn.Module):
     """One projection in the place of a block's c_fc, gelu and c_proj, with GPT-2's dropout after it."""
