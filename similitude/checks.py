@@ -49,6 +49,24 @@ def check_scalar(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a finite number; got {value!r}.")
 
 
+def check_leak(leak: object, intersection: str, difference: str, level: str, model: str) -> float:
+    """The leak, or one error: options for which a lacked feature has no gradient of its own to take a part of."""
+    if not isinstance(leak, int | float) or isinstance(leak, bool) or not 0 <= leak <= 1:
+        raise ValueError(f"leak must be a number from 0, none, to 1; got {leak!r}.")
+    if not leak:
+        return 0.0
+    plain = intersection in ("product", "mean") and difference == "ignorematch"
+    if level == "set" and not plain:
+        raise ValueError(f"leak={leak} needs level='feature'; at set level features have no share of their own in S.")
+    if model != "contrast":
+        raise ValueError(f"leak={leak} is for model='contrast'; got model={model!r}.")
+    if intersection == "gmean":
+        raise ValueError(
+            f"leak={leak} does not go with intersection='gmean', which is infinitely steep at 0; try 'product'."
+        )
+    return float(leak)
+
+
 def check_vectors(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")

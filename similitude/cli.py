@@ -324,7 +324,7 @@ def fields(
         evaluate(expression, lambda name, quoted: 0)
         with progress_of(console, "reading words", transient=True) as report:
             u = word_sources.universe(source, names, words, features, seed, report)
-        found = u(expression, strongest)
+        found = word_sources.field_of(u, expression, strongest, words)
     except (word_sources.SourceError, ExpressionError, OSError) as error:
         fail(str(error))
     for line in word_sources.tables(u, found, top, not others, strongest):

@@ -16,6 +16,7 @@ from .checks import (
     INTERSECTIONS,
     MODELS,
     check_choice,
+    check_leak,
     check_loss,
     check_options,
     check_scalar,
@@ -24,6 +25,7 @@ from .checks import (
 )
 from .checks import LEVELS as LEVELS
 from .ops import cross_entropy, pairwise, reference
+from .ops.leak import leaking
 from .ops.separable import Sides, prepared_product_ignorematch
 from .ops.separable import prepare as prepare_sides
 from .precision import aligned, aligned_size, autocasts, exact, fits_whole, wide
@@ -44,10 +46,13 @@ def tversky_similarity(
     model: str = "contrast",
     normalize: bool = False,
     backend: str = "auto",
+    leak: float = 0.0,
 ) -> Tensor:
     """Similarity of each ``a`` to its ``b``, S(a, b) of Eq. 6: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
 
     Axes in which only one of the two is wider are compared all with all, without an N×P×K tensor.
+    leak: the part of the gradient that a feature gets which an object lacks, 0 in the paper; values are the same.
+    ops/leak.py has its equations. It is for level="feature" and model="contrast", and not for gmean.
 
     Equivalent to, for the defaults::
 
@@ -59,16 +64,26 @@ def tversky_similarity(
     """
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
+    leak = check_leak(leak, *options)
     if backend == "triton":
         raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
     with exact(a=a, b=b, features=features) as (inputs, dtype):
         A, B = _paired_measures(*inputs, normalize=normalize)
         scalars = _scalars(A, alpha, beta, theta)
-        law = lambda A, B: reference.similarity(A, B, *scalars, *options)  # noqa: E731
-        if backend == "reference":
-            return law(A, B).to(dtype)
-        fast = lambda A, B: pairwise.similarity(A, B, *scalars, *options)  # noqa: E731
-        return _broadcast(A, B, law, fast).to(dtype)
+        leaks = (*scalars, *options[:2], leak)
+
+        def law(A: Tensor, B: Tensor) -> Tensor:
+            S = reference.similarity(A, B, *scalars, *options)
+            if not leak:
+                return S
+            A, B = (t.expand(*S.shape, -1).unsqueeze(-2) for t in (A, B))
+            return leaking(S[..., None, None], A, B, *leaks)[..., 0, 0]
+
+        def fast(A: Tensor, B: Tensor) -> Tensor:
+            S = pairwise.similarity(A, B, *scalars, *options)
+            return leaking(S, A, B, *leaks) if leak else S
+
+        return (law(A, B) if backend == "reference" else _broadcast(A, B, law, fast)).to(dtype)
 
 
 def tversky_projection(
@@ -84,15 +99,18 @@ def tversky_projection(
     model: str = "contrast",
     normalize: bool = False,
     backend: str = "auto",
+    leak: float = 0.0,
 ) -> Tensor:
     """Similarity of each input to each prototype, Eq. 7: ``[..., D]``, ``[P, D]`` -> ``[..., P]``, like F.linear.
 
     Prototypes may be batched: ``[..., N, D]``, ``[..., P, D]`` -> ``[..., N, P]``, leading axes broadcasting.
+    leak: as in tversky_similarity.
 
     Equivalent to: ``tversky_similarity(x[..., None, :], prototypes, features, ...)``, without its N×P×K tensor.
     """
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
+    leak = check_leak(leak, *options)
     whole = fused(options) and not normalize and backend in ("auto", "triton") and fits_whole(x, prototypes, features)
     with exact(x=x, prototypes=prototypes, features=features, backend=backend, rounded=not whole) as (inputs, dtype):
         if whole:
@@ -104,7 +122,11 @@ def tversky_projection(
                 out = reference.pairwise(A, B, *scalars, *options)
             else:
                 out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
-        out = out[..., : prototypes.shape[-2]].to(dtype)
+        out = out[..., : prototypes.shape[-2]]
+        if leak and torch.is_grad_enabled():
+            A, B = _all_pairs_measures(*inputs, normalize=normalize)
+            out = leaking(out, A, B, *_scalars(A, alpha, beta, theta), *options[:2], leak)
+        out = out.to(dtype)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
 
 
@@ -130,8 +152,12 @@ def prepare(
     model: str,
     normalize: bool,
     backend: str,
+    leak: float = 0.0,
 ) -> Prepared:
-    """What tversky_projection makes of prototypes ``[P, D]`` and features, to be used again by project_prepared."""
+    """What tversky_projection makes of prototypes ``[P, D]`` and features, to be used again by project_prepared.
+
+    It is for inference, to which a leak is nothing.
+    """
     options = check_options(intersection, difference, level, model)
     with exact(prototypes=prototypes, features=features, backend=backend) as ((prototypes, features), _):
         P = prototypes.shape[0]
@@ -156,6 +182,7 @@ def project_prepared(
     model: str,
     normalize: bool,
     backend: str,
+    leak: float = 0.0,
 ) -> Tensor:
     """``tversky_projection`` on prototypes that were prepared with the same arguments: ``[..., D]`` -> ``[..., P]``."""
     options = check_options(intersection, difference, level, model)
@@ -193,14 +220,15 @@ def tversky_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     backend: str = "auto",
+    leak: float = 0.0,
 ) -> Tensor:
     """Cross entropy of the similarities to all prototypes, without their N×P table: ``[..., D]``, ``[...]`` -> ``[]``.
 
     target: the index of the right prototype, or ``ignore_index``; prototypes: ``[P, D]``; bias: ``[P]``, added to the
     similarities; z_loss: weight of the squared log-sum-exp, which is added to each loss before the reduction.
     reduction: "mean" of the targets that are not ignored (NaN if all are), "sum", or "none", the shape of target with 0
-    where ignored. Gradients are made along with the loss, and cannot be differentiated again; torch.compile and
-    torch.func do make the table. A target that is no prototype is an error on CPU, and unchecked on a GPU.
+    where ignored. Gradients are made along with the loss, and cannot be differentiated again; torch.compile,
+    torch.func and a leak do make the table. A target that is no prototype is an error on CPU, and unchecked on a GPU.
 
     Equivalent to::
 
@@ -210,16 +238,22 @@ def tversky_cross_entropy(
     options = check_options(intersection, difference, level, model)
     check_choice("backend", backend, BACKENDS)
     check_choice("reduction", reduction, cross_entropy.REDUCTIONS)
+    leak = check_leak(leak, *options)
     with exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
         check_targets(x, target, prototypes, ignore_index)
         check_loss(bias, prototypes, label_smoothing, z_loss)
-        # Only positive measures count, and the others are not kept.
-        A, B = (measures.relu() for measures in _all_pairs_measures(*aligned(*inputs), normalize=normalize))
+        A, B = _all_pairs_measures(*(inputs if leak else aligned(*inputs)), normalize=normalize)
+        if not leak:
+            # Only positive measures count, and the others are not kept.
+            A, B = A.relu(), B.relu()
         scalars = _scalars(A, alpha, beta, theta)
         how = cross_entropy.Loss(float(label_smoothing), float(z_loss), kernels=backend != "torch")
         rest = (bias, target.flatten(), ignore_index, reduction, how)
-        if backend == "reference":
-            out = cross_entropy.plain(reference.pairwise(A, B, *scalars, *options), *rest)
+        if backend == "reference" or leak:
+            law = reference.pairwise if backend == "reference" else pairwise.similarity
+            S = law(A, B, *scalars, *options)
+            S = leaking(S, A, B, *scalars, *options[:2], leak) if leak else S
+            out = cross_entropy.plain(S, *rest)
         else:
             out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest, P=prototypes.shape[0])
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .hygiene import Pruned, Usage
     from .interpret.explain import Explanation
 
-OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend")
+OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend", "leak")
 
 
 class FeatureBank(nn.Module):
@@ -91,6 +91,7 @@ class TverskySimilarity(Contrast):
     normalize: bool
     init: str
     backend: str
+    leak: float = 0.0
 
     def __init__(
         self,
@@ -110,12 +111,13 @@ class TverskySimilarity(Contrast):
         normalize: bool = False,
         init: str = "calibrated",
         backend: str = "auto",
+        leak: float = 0.0,
         device=None,
         dtype=None,
     ):
         super().__init__()
         _check_sizes(dim=dim)
-        _set_options(self, intersection, difference, level, model, normalize, init, backend)
+        _set_options(self, intersection, difference, level, model, normalize, init, backend, leak)
         if features is not None:
             device, dtype = _like(features.weight, device, dtype)
         self.dim = dim
@@ -166,6 +168,7 @@ class TverskyProjection(Contrast):
     normalize: bool
     init: str
     backend: str
+    leak: float = 0.0
     bias: nn.Parameter | None
 
     def __init__(
@@ -190,12 +193,13 @@ class TverskyProjection(Contrast):
         init: str = "calibrated",
         spread: float | None = None,
         backend: str = "auto",
+        leak: float = 0.0,
         device=None,
         dtype=None,
     ):
         super().__init__()
         _check_sizes(dim=dim, num_prototypes=num_prototypes)
-        _set_options(self, intersection, difference, level, model, normalize, init, backend)
+        _set_options(self, intersection, difference, level, model, normalize, init, backend, leak)
         _check_prototypes(prototypes, num_prototypes, dim)
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
@@ -396,12 +400,13 @@ def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
     return features
 
 
-def _set_options(module, intersection, difference, level, model, normalize, init, backend) -> None:
+def _set_options(module, intersection, difference, level, model, normalize, init, backend, leak) -> None:
     options = checks.check_options(intersection, difference, level, model)
     module.intersection, module.difference, module.level, module.model = options
     module.normalize = normalize
     module.init = checks.check_choice("init", init, INITS)
     module.backend = checks.check_choice("backend", backend, checks.BACKENDS)
+    module.leak = checks.check_leak(leak, *options)
 
 
 def _start_constants(module, values: tuple, learnable, parametrization, device, dtype) -> None:
@@ -433,7 +438,7 @@ def _arguments(module) -> dict:
 def _described(module) -> str:
     extra = "".join(
         f", {name}={getattr(module, name)!r}"
-        for name, usual in (("level", "feature"), ("model", "contrast"), ("normalize", False), ("backend", "auto"))
+        for name, usual in zip(OPTIONS[2:], ("feature", "contrast", False, "auto", 0.0), strict=True)
         if getattr(module, name) != usual
     )
     return f"intersection={module.intersection!r}, difference={module.difference!r}{extra}"

@@ -103,6 +103,10 @@ def test_a_decision_against_a_named_class_takes_the_best_of_the_rest():
     assert compare.decision(layer, x, other=order[0]).chosen == order[1]
     assert compare.decision(layer, x, other=order[4]).chosen == order[0]
     assert compare.decision(layer, x, chosen=order[3]).other == order[0]
+    names = [f"class {p}" for p in range(5)]
+    assert compare.decision(layer, x, other=names[order[0]], prototype_names=names).chosen == order[1]
+    with pytest.raises(TypeError, match=r"a whole number or one of class 0, .*; got 'class 9'"):
+        compare.decision(layer, x, chosen="class 9", prototype_names=names)
 
 
 def test_a_decision_prints_all_of_the_difference():

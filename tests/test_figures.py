@@ -44,7 +44,7 @@ def figure_of(name: str):
             parts = [digits(n) for n in (9, 4, 12)]
             return figures.venn(digits(1)[0], digits(2)[1], *parts, names=("two", "one"))
         case "constants":
-            return figures.constants({"frozen": trace, NAME: trace, "scratch": trace, "more": trace})
+            return figures.constants({"frozen": trace, NAME: trace, "scratch": trace, "more": trace, "last": trace})
         case "bars":
             return figures.convergence_bars({"init": series, "size": series, NAME: series})
         case "perplexity":
@@ -131,6 +131,11 @@ print("matplotlib.figure" in sys.modules, "matplotlib.pyplot" in sys.modules)
     assert done.stdout.split() == ["True", "False"]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere to write a.png to"):
+        figures.save(figures.prototypes({"a": digits(2)}), tmp_path / "nowhere" / "a.png")
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     old = tmp_path / "a.png"
     old.write_bytes(b"old")
@@ -155,6 +160,11 @@ def test_boundaries_show_the_class_that_the_layer_gives():
     line = torch.linspace(-2, 2, 201)
     for row, column in ((20, 150), (150, 20), (20, 20), (190, 90)):
         assert shown[row, column] == layer(torch.stack([line[column], line[row]])).argmax().item()
+
+
+def test_layers_without_names_are_asked_for_them():
+    with pytest.raises(TypeError, match=r"layers must be a mapping, {name: layer}; got Linear"):
+        figures.decision_boundaries(nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
 def test_a_layer_that_gives_both_classes_the_same_is_undecided():

@@ -157,6 +157,32 @@ def test_bars_are_the_papers_numbers_and_ours(runs):
     assert {p for p, _ in got.values()} == {r["p_conv"] for r in ours}
 
 
+def test_runs_that_noted_one_epoch_are_left_out_beside_curves():
+    def made(condition, epochs):
+        config = {"pictures": 0, "data": "cub", "condition": condition, "model": "tversky", "seed": 0}
+        rows = [[epoch, 1.0, 0.5, 0.1, 0.2, 0.3] for epoch in range(epochs)]
+        return pictures.Run(condition, {"config": config, "result": {"curve": rows}}, "")
+
+    found = list(pictures.of_resnet([made("frozen", 3), made("scratch", 1)], lambda *_, **__: None))
+    assert [item.title for item in found if isinstance(item, pictures.Missing)] == ["ResNet: training on CUB, scratch"]
+    constants = next(item for item in found if item[0] == "resnet-constants")
+    assert [ax.get_title() for ax in constants.figure.axes] == ["CUB, frozen, seed 0"]
+
+
+def test_a_result_that_is_not_of_the_grid_leaves_the_others_their_figures(runs, tmp_path):
+    """Nor does a run without images change the names of another's."""
+    for label, name in (("xor-grid", "xor"), ("xor-other", "xor"), ("mnist-a", "mnist"), ("mnist-b", "mnist")):
+        whole = json.loads((runs / name / "result.json").read_text())
+        if label == "xor-other":
+            whole["result"] = {"models": 3, "p_conv": 0.5, "rows": []}
+        (tmp_path / f"{label}.json").write_text(json.dumps(whole))
+    shutil.copyfile(runs / "mnist" / "images.npz", tmp_path / "mnist-a.images.npz")
+    written, _ = gallery.make(tmp_path, tmp_path / "out")
+    stems = {path.stem for path in written}
+    assert {"xor-convergence", "mnist-prototypes", "mnist-evolution", "mnist-training-mnist-b"} <= stems
+    assert "XOR: xor-other: it is not the paper&#x27;s grid" in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_perplexities_of_seeds_are_averaged(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     other = json.loads(json.dumps(run.whole))
@@ -190,7 +216,7 @@ def write(path, text):
         ({"result.json": "{"}, "{folder}/result.json is not JSON that can be read; remove it, or make it again."),
         (
             {"xor-a.json": '{"experiment": "xor"}'},
-            "{folder} holds a result without 'config'; make it again with this version.",
+            "{folder} holds a result without 'result'; make it again with this version.",
         ),
     ],
 )

@@ -44,6 +44,7 @@ OTHER = dict(
     parametrization="gain",
     init="orthogonal",
     backend="torch",
+    leak=0.0,
 )
 
 every_model = pytest.mark.parametrize(

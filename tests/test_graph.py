@@ -276,6 +276,34 @@ def test_names_of_tokens_in_one_place_are_moved_apart():
     assert overlapping(replace(graph, positions=positions).figure()) == []
 
 
+def test_a_name_does_not_cover_the_circle_of_another_token():
+    pytest.importorskip("matplotlib")
+    from dataclasses import replace
+
+    graph = field_graph(["lower", "upper"], measures(2, 30), iterations=5)
+    positions = graph.positions.copy()
+    span = np.ptp(positions, axis=0).max()
+    positions[0] = positions[1] - [0.0, 0.03 * span]  # the place above the first is that of the second's circle
+    figure = replace(graph, positions=positions).figure()
+    figure.canvas.draw()
+    name = next(text for text in figure.axes[0].texts if text.get_text() == "lower")
+    x, y = figure.axes[0].transData.transform(positions[1])
+    assert not name.get_window_extent().contains(x, y)
+
+
+def test_boxes_stand_at_the_height_of_their_fields_as_far_as_others_let_them():
+    pytest.importorskip("matplotlib")
+    from similitude.interpret.drawing import GAP, _apart
+
+    assert _apart([7.0, 3.0], [1.0, 2.0], 10.0, 0.0) == [7.5, 4.0]
+    for centres in ([9.9, 9.8, 9.7], [0.3, 0.2, 0.1], [5.0, 5.0, 5.0]):
+        tops = _apart(centres, [1.0, 2.0, 1.0], 10.0, 0.0)
+        ends = [(top, top - height) for top, height in zip(tops, [1.0, 2.0, 1.0], strict=True)]
+        assert ends[0][0] <= 10
+        assert ends[-1][1] >= 0
+        assert all(above[1] - below[0] >= GAP - 1e-9 for above, below in itertools.pairwise(ends))
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

@@ -1,5 +1,6 @@
 """Starting values: sizes of outputs for any D, K, P, opposite features, life of every parameter, gains and loading."""
 
+import itertools
 import math
 
 import pytest
@@ -17,42 +18,63 @@ from similitude import (
 )
 from similitude.initialize import SPREAD
 
-SIZES = [(D, K, P) for D in (2, 36, 768) for K in (1, 20, 224, 1024) for P in (2, 10, 555) if D * K < 2e5]
+GRID = list(itertools.product((2, 36, 768, 2048), (1, 20, 224, 1024, 8192), (2, 10, 555, 50257)))
+FAST = [(D, K, P) for D, K, P in GRID if D < 2048 and K < 1024 and P < 1000 and D * K * P < 2e6]
 
 
-def inputs(kind, D, n=1024):
-    x = torch.randn(n, D)
-    return x if kind == "normal" else x.relu() * math.sqrt(2)
+# Of unit mean square, behind a ReLU, where they lie on one side of most planes, and behind one of unit mean square.
+KINDS = {"normal": lambda x: x, "relu": torch.relu, "√2 relu": lambda x: x.relu() * math.sqrt(2)}
 
 
-@pytest.mark.parametrize("kind", ["normal", "behind a ReLU"])
-@pytest.mark.parametrize(("D", "K", "P"), SIZES)
-def test_outputs_start_as_a_linear_layers_do(D, K, P, kind):
-    """Means over layers, since a layer of one or two random directions is what it is."""
-    losses, spreads = [], []
-    for seed in range(12 if D * K < 1e4 else 3):
+def check_start(D, K, P, layers):
+    """Sizes are means over layers, since one of two prototypes or few features is what it is; each is to be alive."""
+    losses, spreads = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
+    for seed in range(layers):
         torch.manual_seed(seed)
-        with torch.no_grad():
-            S = TverskyProjection(D, P, K)(inputs(kind, D))
-        losses.append((S.logsumexp(-1, keepdim=True) - S).mean().item() / math.log(P))
-        spreads.append(S.std().item())
-    # Two prototypes: 0.5 apart and 10 % leave a hundredth between them, which inputs behind a ReLU do not hit.
-    low, high = (0.42, 1.12) if P == 2 else (0.45 if kind != "normal" and K == 1 else 0.5, 1.1)
-    assert 1 <= sum(losses) / len(losses) < high
-    assert low < sum(spreads) / len(spreads) < 2
+        layer = TverskyProjection(D, P, K)
+        for kind, turned in KINDS.items():
+            x = turned(torch.randn(512 if P < 1000 else 64, D))
+            S = layer(x)
+            nn.functional.cross_entropy(S, torch.randint(P, (len(x),))).backward()
+            S = S.detach()
+            losses[kind] += (S.logsumexp(-1).mean() - S.mean()).item() / math.log(P) / layers
+            spreads[kind] += S.std().item() / layers
+            for name, parameter in layer.named_parameters():
+                assert parameter.grad.abs().max() > 0, name
+            # Over one feature half of the prototypes lack what there is to have.
+            if K >= 20:
+                assert layer.prototypes.grad.abs().amax(-1).min() > 0
+            layer.zero_grad(set_to_none=True)
+    for kind in KINDS:
+        assert 1 <= losses[kind] < 1.1, kind
+        # Half the mean square, and no room above: see the test below.
+        low = 0.4 if (kind, K, P) == ("relu", 1, 2) else 0.5
+        assert low < spreads[kind] < 2, kind
 
 
-@pytest.mark.parametrize("kind", ["normal", "behind a ReLU"])
-@pytest.mark.parametrize(("D", "K", "P"), [(2, 1, 2), (2, 20, 10), (36, 20, 10), (768, 224, 555)])
-def test_every_parameter_starts_alive(D, K, P, kind):
-    torch.manual_seed(1)
-    layer, x = TverskyProjection(D, P, K), inputs(kind, D)
-    nn.functional.cross_entropy(layer(x), torch.randint(P, (len(x),))).backward()
-    for name, parameter in layer.named_parameters():
-        assert parameter.grad.abs().max() > 0, name
-    if K >= 20:
-        assert (layer.prototypes.grad.abs().sum(-1) > 0).all()
-        assert (layer.features.weight.grad.abs().sum(-1) > 0).all()
+@pytest.mark.parametrize(("D", "K", "P"), FAST)
+def test_outputs_start_as_a_linear_layers_do(D, K, P):
+    check_start(D, K, P, layers=12 if P < 100 else 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("D", "K", "P"), [size for size in GRID if size not in FAST])
+def test_outputs_start_as_a_linear_layers_do_at_any_size(D, K, P):
+    # Behind a ReLU two prototypes over 20 features vary by 7 %: the mean of 100 layers is 1.084, of the first 12 1.12.
+    few = 48 if (K, P) == (20, 2) else 12 if P < 100 and (D == 2 or K <= 20) else 3
+    check_start(D, K, P, layers=few if P < 1000 else 1)
+
+
+def test_one_feature_and_two_prototypes_leave_no_room():
+    """Their outputs have never the same sign, so that a spread of 0.53 costs 10 % of cross entropy: see the docs."""
+    torch.manual_seed(0)
+    layer, x = TverskyProjection(36, 2, 1), torch.randn(4096, 36)
+    with torch.no_grad():
+        for spread, low, high in ((0.51, 1.08, 1.1), (0.55, 1.1, 1.12)):
+            layer.reset_constants(x, spread)
+            S = layer(x)
+            assert (S[:, 0] * S[:, 1] <= 0).all()
+            assert low < (S.logsumexp(-1).mean() - S.mean()).item() / math.log(2) < high
 
 
 def test_twelve_projections_with_residuals_keep_their_size_and_gradients():
@@ -130,6 +152,7 @@ def test_constants_are_set_by_numbers_and_by_tensors():
         layer.theta = layer.theta * 2
         assert layer.alpha.item() == pytest.approx(0.3)
         assert dict(layer.named_parameters()).keys() == learned
+    assert TverskyProjection(6, 4, 1, parametrization="log").alpha > 0
     layer = TverskyProjection(6, 4, 8, parametrization="log")
     for set_it in (
         lambda: TverskyProjection(6, 4, 8, alpha=0.0, parametrization="log"),

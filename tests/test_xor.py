@@ -83,6 +83,89 @@ def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, monkeypatch):
     assert trained == [xor.SMOKE.num_features[1]]
 
 
+CALIBRATED = replace(xor.RECIPES["tuned"], num_features=(4, 8), seeds=2, steps=5)
+
+
+def test_calibrated_layers_train_stacked_as_they_do_alone():
+    config = replace(CALIBRATED, steps=20)
+    losses = []
+    for seed in range(config.seeds):
+        torch.manual_seed(seed)
+        layer = TverskyProjection(
+            2, 2, 8, intersection="product", difference="subtractmatch", parametrization="plain", leak=config.leak
+        )
+        x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
+        for _ in range(config.steps):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(layer(x), y).backward()
+            optimizer.step()
+        losses.append(torch.nn.functional.cross_entropy(layer(x), y).item())
+    together = xor.train_calibrated(config, 8, "cpu", quiet)
+    assert together["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+
+
+def test_calibrated_layers_learn_xor_with_a_leak():
+    config = replace(CALIBRATED, seeds=10, steps=500)
+    assert xor.train_calibrated(config, 16, "cpu", quiet)["p_conv"] >= 0.9
+
+
+def test_a_killed_run_of_calibrated_layers_ends_as_an_unbroken_one(tmp_path, monkeypatch):
+    whole = xor.run(CALIBRATED, Record(tmp_path / "whole", "xor", CALIBRATED, "cpu"), quiet)
+    assert [row["num_features"] for row in whole["rows"]] == [4, 8]
+    train = xor.train_calibrated
+
+    def killed(config, K, *rest):
+        if K == 8:
+            raise KeyboardInterrupt
+        return train(config, K, *rest)
+
+    monkeypatch.setattr(xor, "train_calibrated", killed)
+    with pytest.raises(KeyboardInterrupt):
+        xor.run(CALIBRATED, Record(tmp_path / "broken", "xor", CALIBRATED, "cpu"), quiet)
+    trained = []
+    monkeypatch.setattr(
+        xor, "train_calibrated", lambda config, K, *rest: (trained.append(K), train(config, K, *rest))[1]
+    )
+    again = xor.run(CALIBRATED, Record(tmp_path / "broken", "xor", CALIBRATED, "cpu"), quiet)
+    assert again == whole
+    assert trained == [8]
+
+
+def test_calibrated_runs_have_a_table_of_their_own_beside_the_papers():
+    row = {"num_features": 8, "p_conv": 0.96, "p_conv_se": 0.03}
+    tuned = {"config": {"start": "calibrated", "lr": 0.05, "leak": 0.2, "seed": 0}, "result": {"rows": [row]}}
+    (table,) = xor.compare([tuned])
+    assert [list(column.cells) for column in table.columns] == [
+        ["8"],
+        ["0.39 ± 0.01"],
+        ["0.53 ± 0.02"],
+        ["0.96 ± 0.03"],
+    ]
+    zeros = np.zeros(xor.shape(xor.SMOKE), np.float32)
+    tables = xor.tables(xor.SMOKE, zeros, zeros.astype(np.uint8))
+    grid = {"config": {"level": "feature"}, "result": {"tables": tables, "without_gmean": tables}}
+    assert len(xor.compare([grid])) == 4
+    assert len(xor.compare([grid, tuned])) == 5
+
+
+def test_dead_are_prototypes_without_features_and_features_that_nobody_has():
+    features = torch.eye(3)
+    prototypes = torch.tensor([[-1.0, -1.0, -1.0], [1.0, -1.0, -1.0]])
+    x = torch.tensor([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+    assert xor.dead(prototypes, features, x) == {"prototypes": 0.5, "features": pytest.approx(1 / 3, abs=1e-4)}
+    # A feature that only a prototype has still gets a gradient, by f(B−A).
+    assert xor.dead(prototypes, features, x - 5) == {"prototypes": 0.5, "features": pytest.approx(2 / 3, abs=1e-4)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [(dict(start="calm"), "paper or calibrated"), (dict(leak=0.1), "leak=0.1")]
+)
+def test_settings_that_make_no_sense_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        xor.Config(**settings)
+
+
 def test_tables_count_every_model_once():
     config = xor.Config()
     right = np.zeros(xor.shape(config), np.uint8)

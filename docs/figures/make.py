@@ -1,8 +1,9 @@
 """Draws all pictures of docs again: ``python docs/figures/make.py``, in two minutes; it needs MNIST (see docs/data.md).
 
-Pictures come from the page itself, whose blocks write some, and from ``similitude gallery results``.
+Pictures come from the page itself, whose blocks write some, from ``similitude gallery results``, and from here.
 """
 
+import math
 import os
 import re
 import shutil
@@ -18,12 +19,46 @@ def wanted() -> set[str]:
     return set(re.findall(r"\]\(figures/([\w.-]+\.png)\)", pages))
 
 
+def starts(D: int = 64, P: int = 10) -> None:
+    """Spread of outputs and cross entropy over K at the start, simulated and as docs/initialisation.md derives them."""
+    import matplotlib.pyplot as plt
+    import torch
+
+    from similitude import TverskyProjection
+
+    K, x = [2**n for n in range(14)], torch.randn(512, D, generator=torch.Generator().manual_seed(0))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for init, colour, marker in (("uniform", "#D55E00", "^"), ("unit", "#0072B2", "s"), ("calibrated", "#009E73", "o")):
+        spreads, losses = [], []
+        for features in K:
+            torch.manual_seed(0)
+            with torch.no_grad():
+                S = torch.stack([TverskyProjection(D, P, features, init=init)(x) for _ in range(5)])
+            spreads.append(S.std(dim=(1, 2)).mean().item())
+            losses.append((S.logsumexp(-1).mean() - S.mean()).item() / math.log(P))
+        for axes, values in ((left, spreads), (right, losses)):
+            axes.plot(K, values, marker, color=colour, label=f"{init}, simulated")
+    b, c = 1 / math.sqrt(D), 0.5 / (2 * math.sqrt(2 * math.pi))
+    mean = b / (2 * math.pi) - c * (1 + b)
+    one = (b**2 + 0.25 + 0.25 * b**2) / 4 - mean**2
+    two = (b / 4 + c * (1 + b)) ** 2 + ((b / (2 * math.pi) - c) ** 2 + (b / (2 * math.pi) - c * b) ** 2) / 2
+    left.plot(K, [math.sqrt(k * one + k**2 / D * two) for k in K], color="#0072B2", label="unit, derived")
+    left.plot(K, [1 / math.sqrt(3)] * len(K), color="#009E73", label="calibrated, derived")
+    right.axhspan(1, 1.1, color="#999999", alpha=0.4, label="within 10 %")
+    for axes, title in ((left, "standard deviation of outputs"), (right, "cross entropy / ln P")):
+        axes.set(xscale="log", yscale="log", xlabel=f"features K (D = {D}, P = {P})", title=title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig("starts.png", dpi=120)
+
+
 def main() -> None:
     from similitude.experiments.gallery import make
 
     with tempfile.TemporaryDirectory() as folder:
         make(HERE.parent.parent / "results", Path(folder))
         os.chdir(folder)
+        starts()
         code = re.findall(r"```python\n(.*?)```", (HERE.parent / "reading.md").read_text(), flags=re.DOTALL)
         exec(compile("\n".join(code), "reading.md", "exec"), {"__name__": "page"})
         missing = sorted(name for name in wanted() if not Path(name).exists())

@@ -74,22 +74,28 @@ def of_resnet(runs: list[Run], report: Report) -> Made:
     traces = {}
     for run in runs:
         c, rows = run.whole["config"], np.array(run.whole["result"]["curve"], dtype=float)
-        where = f"{'made-up pictures' if c['pictures'] else c['data']}, {c['condition']}"
+        where = f"{'made-up pictures' if c['pictures'] else c['data'].upper()}, {c['condition']}"
         own = f"{'linear' if c['model'] == 'baseline' else 'Tversky'}, seed {c['seed']}"
         groups.setdefault(where, {})[own] = rows[:, :3]
         if rows.shape[1] >= 6:
             traces[f"{where}, seed {c['seed']}"] = dict(
                 zip(("step", "alpha", "beta", "theta"), rows[:, [0, 3, 4, 5]].T)
             )
+    longest = max(len(rows) for curves in groups.values() for rows in curves.values())
     for where, curves in groups.items():
-        name = "resnet-training-" + "".join(ch if ch.isalnum() else "-" for ch in where)
+        # A dot alone is no curve; it is drawn only where there is nothing else.
+        if max(map(len, curves.values())) == 1 < longest:
+            yield Missing(f"ResNet: training on {where}", "these runs noted one epoch only")
+            continue
+        name = "resnet-training-" + "".join(ch if ch.isalnum() else "-" for ch in where.lower())
         alt = f"Training loss and test accuracy over the epochs, {', '.join(curves)}."
         yield Picture(name, f"ResNet: training on {where}", alt, figures.training(curves, "test accuracy"))
+    traces = {name: trace for name, trace in traces.items() if len(trace["step"]) > 1 or longest == 1}
     if traces:
         alt = "α, β and θ of the head over the epochs of training."
         yield Picture("resnet-constants", "ResNet: α, β and θ over training", alt, figures.constants(traces))
     else:
-        yield Missing("ResNet: α, β and θ over training", "there is no run of a Tversky head")
+        yield Missing("ResNet: α, β and θ over training", "there is no run of a Tversky head with more than one epoch")
 
 
 def of_ptb(runs: list[Run], report: Report) -> Made:
@@ -159,7 +165,8 @@ def of_sevens(runs: list[Run], report: Report) -> Made:
         images = run.arrays("images")
         names = [f"{kind}.{when}" for kind in ("prototypes", "features") for when in ("before", "after")]
         groups = {name.replace(".", " "): images[name] for name in names if name in images}
-        title = "Sevens: images before and after the edit"
+        c = run.whole["config"]
+        title = f"Sevens: images that start as {c['start']}, before and after the edit, seed {c['seed']}"
         if not groups:
             yield Missing(title, "the run has no images.npz")
             continue

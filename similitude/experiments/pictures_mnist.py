@@ -20,24 +20,28 @@ BLUR = 1.5  # pixels
 
 def of_mnist(runs: list[Run], report: Report) -> Made:
     """Prototypes and features, linear rows beside them, how they came to be, and what the networks make of digits."""
+    # Figures are named after their run only where another run has the same ones.
+    pictured = [run.label for run in runs if run.arrays("images")]
     for run in runs:
-        end = f"-{run.label}" if len(runs) > 1 else ""
+        end, which = (f"-{run.label}", f", {run.label}") if len(runs) > 1 else ("", "")
         config, networks = run.whole["config"], run.whole["result"]["networks"]
         curves = {name: network["curve"] for name, network in networks.items()}
         alt = "Training loss and test accuracy of the networks over the epochs."
-        yield Picture(f"mnist-training{end}", "MNIST: training", alt, figures.training(curves, "test accuracy"))
+        yield Picture(f"mnist-training{end}", f"MNIST: training{which}", alt, figures.training(curves, "test accuracy"))
         digits, why = _digits(config)
         images = run.arrays("images")
         if not images:
-            yield Missing("MNIST: prototypes and features", "the run has no images.npz: no visual network was trained")
+            why_none = "the run has no images.npz: no visual network was trained"
+            yield Missing(f"MNIST: prototypes and features{which}", why_none)
         else:
-            yield from _prototypes(images, digits, config["epochs"], end)
-            yield from _smoothed(images, digits, config["epochs"], end)
-            yield from _evolution(images, sorted({*config["snapshots"], config["epochs"]}), end)
+            own = end if len(pictured) > 1 else ""
+            yield from _prototypes(images, digits, config["epochs"], own)
+            yield from _smoothed(images, digits, config["epochs"], own)
+            yield from _evolution(images, sorted({*config["snapshots"], config["epochs"]}), own)
         weights = run.tensors()
         if digits is None or not weights:
             why = why or "the trained networks are in the model.safetensors of the run's own folder"
-            yield Missing("MNIST: salience, common and distinctive features", why)
+            yield Missing(f"MNIST: salience, common and distinctive features{which}", why)
         else:
             yield from _examples(config, weights, *digits, end)
 
@@ -110,7 +114,7 @@ def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str) -> Ma
     }
     histories = {title: history for title, history in histories.items() if history}
     if histories:
-        alt = f"The ten images of each network after epochs {', '.join(map(str, epochs))}."
+        alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, epochs))}."
         figure = figures.evolution(histories)
         yield Picture(f"mnist-evolution{end}", "MNIST: prototypes over the epochs", alt, figure)
 

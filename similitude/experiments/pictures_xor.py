@@ -27,7 +27,13 @@ TRIES = 12  # starts, at the most, for one figure or panel
 
 
 def of_xor(runs: list[Run], report: Report) -> Made:
-    """Bars of p(conv) by factor for all runs, and for each run its boundaries."""
+    """Bars of p(conv) by factor for all runs of the paper's grid, and for each its boundaries."""
+    for run in runs:
+        if "tables" not in run.whole["result"]:
+            yield Missing(f"XOR: {run.label}", "it is not the paper's grid; similitude table xor has its numbers")
+    runs = [run for run in runs if "tables" in run.whole["result"]]
+    if not runs:
+        return
     yield Picture(
         "xor-convergence",
         "XOR: share of models that converge, by factor",
@@ -84,7 +90,8 @@ def bars(runs: list[Run]) -> dict:
 
 
 def _bar(row: dict, factors: tuple[str, ...]) -> tuple[str, tuple[float, float]]:
-    return ", ".join(xor._key(row, factors)), (float(row["p_conv"]), float(row["p_conv_se"]))
+    value = ", ".join(xor._key(row, factors))
+    return {"False": "without", "True": "with"}.get(value, value), (float(row["p_conv"]), float(row["p_conv_se"]))
 
 
 def successful(config: xor.Config, K: int, right: np.ndarray | None) -> tuple[TverskyProjection, int]:

@@ -34,12 +34,17 @@ A single Tversky projection learns XOR, or does not, over the paper's grid: 6 in
 normalisations × 6 sizes of the bank × 9 starting distributions × 9 seeds, 11,664 models (the paper says 12,960, and its
 own factors give 11,664). p(conv) is the share of models that get all four points right after 1000 steps of Adam.
 The paper's numbers are those of `level="set"`. Its gmean is NaN, and counts as never converging; ours is finite.
+`--recipe tuned` trains product + subtractmatch at feature level from calibrated starts, with a leak (ops/leak.py).
 """
 
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's grid. Its recipe is not printed; this one fits its numbers (docs/results.md)."""
+    """The paper's grid. Its recipe is not printed; this one fits its numbers (docs/results.md).
+
+    start: "paper", the whole grid, or "calibrated": only product + subtractmatch, in layers with the library's starting
+    values, constants that are learned plainly, and the ``leak``.
+    """
 
     level: str = "set"
     num_features: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
@@ -47,15 +52,24 @@ class Config:
     seed: int = 0
     steps: int = 1000
     lr: float = 0.01
+    start: str = "paper"
+    leak: float = 0.0
 
     def __post_init__(self):
+        if self.start not in ("paper", "calibrated"):
+            raise ValueError(f"start must be paper or calibrated; got {self.start!r}.")
+        if self.leak and self.start == "paper":
+            raise ValueError(f"leak={self.leak} needs start=calibrated; the paper's grid has none.")
         if self.level not in ("set", "feature"):
             raise ValueError(f"level must be set or feature; got {self.level!r}.")
         if self.seeds < 1 or self.steps < 1 or not self.num_features or min(self.num_features) < 1:
             raise ValueError("seeds, steps and num_features must be 1 or more.")
 
 
-RECIPES = {"paper": Config()}
+RECIPES = {
+    "paper": Config(),
+    "tuned": Config(level="feature", seeds=50, lr=0.05, start="calibrated", leak=0.2),
+}
 SMOKE = Config(num_features=(1, 4), seeds=1, steps=30)
 
 
@@ -69,6 +83,8 @@ class Models(NamedTuple):
 
 def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     """p(conv) and the rest by every factor, as the paper's four tables. A stopped run goes on after its last bucket."""
+    if config.start == "calibrated":
+        return run_calibrated(config, record, report)
     loss, right = np.zeros(shape(config), np.float32), np.zeros(shape(config), np.uint8)
     done, kept, _ = record.load() or (0, {}, {})
     if kept:
@@ -91,6 +107,71 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         "tables": tables(config, loss, right),
         "without_gmean": tables(config, loss, without_gmean(right)),
     }
+
+
+def run_calibrated(config: Config, record: Record, report: Callable[..., None]) -> dict:
+    """p(conv) by K of layers that start calibrated, and how many prototypes and features are dead, before and after."""
+    _, _, state = record.load() or (0, {}, {})
+    rows: list[dict] = state.get("rows", [])
+    for position, K in list(enumerate(config.num_features))[len(rows) :]:
+        tell = lambda step, value, p=position, k=K: report(  # noqa: E731
+            p * config.steps + step, len(config.num_features) * config.steps, f"K = {k}", loss=value
+        )
+        rows.append({"num_features": K, "n": config.seeds, **train_calibrated(config, K, record.device, tell)})
+        record.save(position + 1, {}, {"rows": rows})
+        record.log(position + 1, p_conv=rows[-1]["p_conv"], loss=rows[-1]["loss"])
+    return {"models": config.seeds * len(rows), "p_conv": float(np.mean([r["p_conv"] for r in rows])), "rows": rows}
+
+
+def train_calibrated(config: Config, K: int, device: str, report: Callable[[int, float], None]) -> dict:
+    """What came of one layer a seed with K features: layers are stacked, and each is trained as if alone."""
+    options: dict = {"intersection": "product", "difference": "subtractmatch", "level": config.level}
+    layers = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(config.seeds):
+            torch.manual_seed(config.seed * 1000 + seed)
+            layers.append(TverskyProjection(2, 2, K, parametrization="plain", leak=config.leak, **options).to(device))
+    stacked, _ = torch.func.stack_module_state(layers)
+    x, y = torch.tensor(POINTS, device=device), torch.tensor(LABELS, device=device)
+    answer = torch.func.vmap(lambda parameters: torch.func.functional_call(layers[0], parameters, (x,)))
+    optimizer = torch.optim.Adam(stacked.values(), lr=config.lr)
+
+    def losses() -> Tensor:
+        S = answer(stacked).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(S, y.repeat(config.seeds), reduction="none").view(-1, 4).mean(-1)
+
+    before = dead(stacked["prototypes"], stacked["features.weight"], x)
+    for i in range(config.steps):
+        optimizer.zero_grad()
+        each = losses()
+        each.sum().backward()
+        optimizer.step()
+        if i % 50 == 49 or i + 1 == config.steps:
+            report(i + 1, each.detach().mean().item())
+    with torch.no_grad():
+        right = (answer(stacked).argmax(-1) == y).sum(-1)
+        loss = losses().mean().item()
+    after = dead(stacked["prototypes"], stacked["features.weight"], x)
+    p = (right == 4).double().mean().item()
+    return {
+        "loss": round(loss, 4),
+        "acc": round(right.double().mean().item() / 4, 4),
+        "p_conv": round(p, 4),
+        "p_conv_se": round((p * (1 - p) / config.seeds) ** 0.5, 4),
+        "dead": {"at the start": before, "after training": after},
+    }
+
+
+@torch.no_grad()
+def dead(prototypes: Tensor, features: Tensor, x: Tensor) -> dict[str, float]:
+    """Share of prototypes that have no feature, and of features that no prototype and none of ``x`` has.
+
+    Without a leak neither would get a gradient again. ``[..., P, D]``, ``[..., K, D]``, ``[N, D]``.
+    """
+    by_prototypes, by_objects = prototypes @ features.mT > 0, x @ features.mT > 0
+    nobody = ~(by_prototypes.any(-2) | by_objects.any(-2))
+    shares = {"prototypes": ~by_prototypes.any(-1), "features": nobody}
+    return {name: round(lost.double().mean().item(), 4) for name, lost in shares.items()}
 
 
 def without_gmean(right: np.ndarray) -> np.ndarray:
@@ -247,11 +328,9 @@ def table(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors
 
 def summary(whole: dict) -> list:
     """The run's tables, for people."""
-    level = whole["config"]["level"]
-    return [
-        f"{whole['result']['models']:,} models at {level} level: p(conv) {whole['result']['p_conv']:.3f}",
-        *compare([whole]),
-    ]
+    result, level, start = whole["result"], whole["config"]["level"], whole["config"].get("start", "paper")
+    first = f"{result['models']:,} models at {level} level, {start} start: p(conv) {result['p_conv']:.3f}"
+    return [first, *compare([whole])]
 
 
 FACTORS = {
@@ -263,15 +342,17 @@ FACTORS = {
 
 
 def compare(results: list[dict]) -> list:
-    """The paper's four tables, with our p(conv) at each level beside it.
+    """The paper's four tables, with our p(conv) at each level beside it, and one of calibrated starts.
 
     In the paper gmean is NaN and never converges. Here it does, and stands in the table of reductions as it is; in mean
     differences, and in the other tables, it counts as in the paper.
     """
     from rich.table import Table
 
-    out = []
-    for name, factors in FACTORS.items():
+    calibrated = [r for r in results if r["config"].get("start") == "calibrated"]
+    results = [r for r in results if r not in calibrated]
+    out = [_by_features(calibrated)] if calibrated else []
+    for name, factors in FACTORS.items() if results else ():
         which = "tables" if name == "by_reductions" else "without_gmean"
         ours = {r["config"]["level"]: {_key(row, factors): row for row in r["result"][which][name]} for r in results}
         title = f"p(conv) {name.replace('_', ' ')}" + ("" if which == "tables" else ", gmean counted as in the paper")
@@ -283,15 +364,36 @@ def compare(results: list[dict]) -> list:
             cells = []
             for level, rows in ours.items():
                 mine = rows.get(_key(row, factors))
-                cells.append(f"{mine['p_conv']:.2f} ± {mine['p_conv_se']:.2f}" if mine else "–")
+                cells.append(_with_error(mine) if mine else "–")
                 if mine and "gmean" not in _key(row, factors):
                     differences[level].append(abs(mine["p_conv"] - float(row["p_conv"])))
-            table.add_row(*_key(row, factors), f"{float(row['p_conv']):.2f} ± {float(row['p_conv_se']):.2f}", *cells)
+            table.add_row(*_key(row, factors), _with_error(row), *cells)
         means = [f"{sum(d) / len(d):.3f}" if d else "–" for d in differences.values()]
         table.add_section()
         table.add_row("mean distance", *[""] * (len(factors) - 1), "", *means)
         out.append(table)
     return out
+
+
+def _by_features(runs: list[dict]):
+    """p(conv) by K from calibrated starts, beside the paper's mean of all reductions and its best reductions."""
+    from rich.table import Table
+
+    table = Table("num features", title="p(conv) of product + subtractmatch, feature level, calibrated start")
+    by_runs = [f"ours, rate {r['config']['lr']}, leak {r['config']['leak']}, seed {r['config']['seed']}" for r in runs]
+    for heading in ("paper, mean of reductions", "paper, best reductions, any K", *by_runs):
+        table.add_column(heading, justify="right")
+    mean = {int(float(row["num_features"])): row for row in paper("xor_by_num_features")}
+    best = max(paper("xor_by_reductions"), key=lambda row: float(row["p_conv"]))
+    for K in sorted({row["num_features"] for r in runs for row in r["result"]["rows"]}):
+        ours = [next((row for row in r["result"]["rows"] if row["num_features"] == K), None) for r in runs]
+        cells = [_with_error(row) if row else "–" for row in (mean.get(K), best, *ours)]
+        table.add_row(str(K), *cells)
+    return table
+
+
+def _with_error(row: dict) -> str:
+    return f"{float(row['p_conv']):.2f} ± {float(row['p_conv_se']):.2f}"
 
 
 def _key(row: dict, factors: tuple[str, ...]) -> tuple[str, ...]:

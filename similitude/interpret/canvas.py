@@ -78,6 +78,8 @@ def boxes_for_missing_glyphs() -> Iterator[None]:
 
 def write(path: Path, content: bytes) -> None:
     """The file, whole or not at all."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
     half = path.with_name(f".{path.name}.{os.getpid()}.half")
     try:
         half.write_bytes(content)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..nn import TverskyProjection
 from ..ops import reference
-from .explain import Explanation, explain
+from .explain import Explanation, explain, number_of
 from .salience import measures, objects
 
 
@@ -170,18 +170,20 @@ class Decision:
 def decision(
     layer: TverskyProjection,
     x: Tensor,
-    chosen: int | None = None,
-    other: int | None = None,
+    chosen: int | str | None = None,
+    other: int | str | None = None,
     top: int = 10,
     feature_names: Sequence[str] | None = None,
     prototype_names: Sequence[str] | None = None,
 ) -> Decision:
     """Which features of an input ``[D]`` decide for the class it is given, over the runner-up.
 
-    chosen, other: other classes than the two most similar ones, such as the right one where the answer was wrong.
+    chosen, other: other classes than the two most similar ones, such as the right one where the answer was wrong, by
+    number or by name among ``prototype_names``.
     """
     if layer.out_features < 2:
         raise ValueError("a layer with one prototype has no runner-up.")
+    chosen, other = (None if p is None else number_of(p, prototype_names) for p in (chosen, other))
     order = layer(_one("x", x, layer)).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
     second = next(p for p in order if p != first) if other is None else other

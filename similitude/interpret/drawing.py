@@ -18,6 +18,9 @@ LEAST, MOST = 8.0, 10.5  # height
 COLUMN, GAP, BOXES = 3.0, 0.15, 16  # of boxes: inches, and how many there is room for
 FONT, LINE = 8, 8 * 1.3 / 72  # points, and inches a line
 PAD = 0.09  # inside a box
+# Where a token's name may stand, best first: points from its circle, and what of the name is there.
+NAME_PLACES = (((0, 11), "center", "baseline"), ((0, -10), "center", "top"))
+NAME_PLACES += (((10, 0), "left", "center"), ((-10, 0), "right", "center"))
 LEGEND = "yellow: tokens · dots: features, one colour a distinct intersection · circles: the semantic fields they form"
 
 
@@ -87,14 +90,14 @@ def _height(note: tuple[list[str], list[str]]) -> float:
 
 
 def _boxes(figure: Figure, ax, graph: FieldGraph, which: Sequence[int], notes: list, x: float, top: float) -> None:
-    """A column of boxes from ``x`` inches on, spread from top to bottom, each with a line to its field."""
+    """A column of boxes from ``x`` inches on, each as near to its field's height as the others let it, and a line."""
     from matplotlib.patches import ConnectionPatch, Rectangle
 
     width, (wide, high) = COLUMN - 0.2, figure.get_size_inches()
-    gap = (top - BOTTOM - sum(map(_height, notes))) / max(len(which), 1)
-    y = top - gap / 2
     first = len(graph) - len(graph.fields)
-    for i, note in zip(which, notes, strict=True):
+    fields = ax.transData.transform(graph.positions[first:])[list(which), 1] / figure.dpi if len(which) else ()
+    tops = _apart(fields, [_height(note) for note in notes], top - GAP / 2, BOTTOM + GAP / 2)
+    for i, note, y in zip(which, notes, tops, strict=True):
         (head, body), height, colour = note, _height(note), graph.colours()[first + i]
         box = Rectangle((x / wide, (y - height) / high), width / wide, height / high, transform=figure.transFigure)
         box.set(facecolor="white", edgecolor=colour, linewidth=2, zorder=5)
@@ -108,7 +111,18 @@ def _boxes(figure: Figure, ax, graph: FieldGraph, which: Sequence[int], notes: l
         leader = ConnectionPatch(*ends, figure.transFigure, ax.transData)
         leader.set(color=colour, linewidth=1.2, zorder=2.5)
         figure.add_artist(leader)
-        y -= height + gap
+
+
+def _apart(centres: Sequence[float], heights: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Upper ends of boxes around these centres, from top to bottom, moved until they are apart and within limits."""
+    ends = []
+    for centre, height in zip(centres, heights, strict=True):
+        ends.append(min(centre + height / 2, top))
+        top = ends[-1] - height - GAP
+    for n, height in reversed(list(enumerate(heights))):
+        ends[n] = max(ends[n], bottom + height)
+        bottom = ends[n] + GAP
+    return ends
 
 
 def _measure(figure: Figure) -> Callable[[str, str], float]:
@@ -157,18 +171,26 @@ def _wrap(words: Sequence[str], width: float, measure: Callable[[str], float], b
 
 
 def _name_tokens(figure: Figure, ax, graph: FieldGraph) -> None:
-    """The tokens' names beside their circles, moved up or down until none covers another."""
+    """The tokens' names above, below or beside their circles; where that will not do, moved until they are apart."""
     from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Bbox
 
     names = [
-        ax.annotate(
-            printable(token), at, (0, 11), textcoords="offset points", ha="center", fontsize=10, weight="bold", zorder=7
-        )
-        for token, at in zip(graph.tokens, graph.positions, strict=False)
+        ax.annotate(printable(token), at, (0, 0), textcoords="offset points", fontsize=10, weight="bold", zorder=7)
+        for token, at in zip(graph.tokens, _tokens(graph), strict=True)
     ]
     for name in names:
         name.set(path_effects=[withStroke(linewidth=3, foreground="white")], parse_math=False)
     per_point = figure.dpi / 72
+    circles = [Bbox.from_bounds(x, y, 0, 0).padded(7.5 * per_point) for x, y in ax.transData.transform(_tokens(graph))]
+    for n, name in enumerate(names):
+        taken = [*circles[:n], *circles[n + 1 :], *(other.get_window_extent().padded(1) for other in names[:n])]
+        for at, across, along in NAME_PLACES:
+            name.set(position=at, ha=across, va=along)
+            if not any(name.get_window_extent().padded(1).overlaps(box) for box in taken):
+                break
+        else:
+            name.set(position=NAME_PLACES[0][0], ha="center", va="baseline")
     for _ in range(100):
         boxes = [name.get_window_extent().padded(1) for name in names]
         pairs = [(i, j) for i in range(len(boxes)) for j in range(i) if boxes[i].overlaps(boxes[j])]
@@ -180,3 +202,8 @@ def _name_tokens(figure: Figure, ax, graph: FieldGraph) -> None:
                 names[which].set_position((dx, dy + move))
         if not pairs:
             break
+
+
+def _tokens(graph: FieldGraph) -> np.ndarray:
+    """Where the tokens are, ``[T, 2]``."""
+    return graph.positions[: len(graph.tokens)]

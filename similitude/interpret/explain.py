@@ -92,16 +92,29 @@ class Explanation:
         return str(feature) if self.feature_names is None else str(self.feature_names[feature])
 
 
+def number_of(prototype: int | str, names: Sequence[str] | None) -> int:
+    """The number of a prototype that is given by it, or by its name."""
+    if isinstance(prototype, str) and names is not None and prototype in names:
+        return list(names).index(prototype)
+    if not isinstance(prototype, int):
+        known = f" or one of {', '.join(map(str, names[:10]))}" if names is not None else ""
+        raise TypeError(f"prototype must be the index of one, a whole number{known}; got {prototype!r}.")
+    return prototype
+
+
 @torch.no_grad()
 def explain(
     layer: TverskyProjection,
     x: Tensor,
-    prototype: int | None = None,
+    prototype: int | str | None = None,
     top: int = 10,
     feature_names: Sequence[str] | None = None,
     prototype_names: Sequence[str] | None = None,
 ) -> Explanation:
-    """The layer's answer for one input ``[D]`` and one prototype (the most similar one), feature by feature."""
+    """The layer's answer for one input ``[D]`` and one prototype, feature by feature.
+
+    prototype: the number of one, or its name among ``prototype_names``; by default the most similar one.
+    """
     if (layer.level, layer.model) != ("feature", "contrast"):
         raise ValueError(
             "only level='feature' with model='contrast' is a sum over features that can be explained exactly; "
@@ -117,10 +130,8 @@ def explain(
             raise ValueError(f"{name} must have {size} names; got {len(names)}.")
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
-    if prototype is not None and not isinstance(prototype, int):
-        raise TypeError(f"prototype must be the index of one, a whole number; got {prototype!r}.")
     output = layer(x)
-    chosen = int(output.argmax()) if prototype is None else prototype
+    chosen = int(output.argmax()) if prototype is None else number_of(prototype, prototype_names)
     if not 0 <= chosen < P:
         raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
 

@@ -34,6 +34,8 @@ def decision_boundaries(
     from matplotlib.colors import ListedColormap
 
     points, labels = array(points), array(labels).astype(int)
+    if not isinstance(layers, Mapping):
+        raise TypeError(f"layers must be a mapping, {{name: layer}}; got {type(layers).__name__}.")
     if not layers:
         raise ValueError("layers must have one layer or more; got none.")
     columns = min(columns, len(layers))
@@ -103,7 +105,7 @@ def constants(runs: Mapping[str, Mapping[str, Array]]) -> Figure:
     """α, β and θ over training: a panel a run. Each run has ``step``, ``alpha``, ``beta`` and ``theta``, as its log."""
     if not runs:
         raise ValueError("runs must have one run or more; got none.")
-    columns = min(3, len(runs))
+    columns = 2 if len(runs) == 4 else min(3, len(runs))
     rows = -(-len(runs) // columns)
     figure = blank(4.6 * columns, 3.5 * rows, "constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -181,7 +183,9 @@ def perplexity(
         ticks = sorted(set(every))
         ax.set_xticks(ticks, [f"{K:,.0f}" for K in ticks], fontsize=8, rotation=90)
         ax.minorticks_off()
-    ax.set(xlabel="features K", ylabel="perplexity")
+    else:
+        ax.set_xticks([])  # level lines alone are at no K
+    ax.set(xlabel="features K" if every else "", ylabel="perplexity")
     ax.set_title(title, fontsize=11, loc="left", parse_math=False)
     plain(ax)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)

@@ -270,8 +270,8 @@ def _chosen(model: nn.Module, name: str | None) -> TverskyProjection:
     if not layers:
         raise ValueError(f"there is no TverskyProjection in this {type(model).__name__}.")
     if name not in layers:
-        given = "there are several" if name is None else f"no Tversky layer is named {name!r}"
-        raise ValueError(f"{given}; name one of them: {', '.join(layers)}.")
+        given = "this model has several Tversky layers" if name is None else f"no Tversky layer is named {name!r}"
+        raise ValueError(f"{given}; name one of them with layer=: {', '.join(layers)}.")
     return layers[name]
 
 
@@ -281,11 +281,12 @@ def _batches(inputs: Any, device: torch.device) -> Iterator[Any]:
         yield from inputs.to(device).split(ROWS)
     elif isinstance(inputs, Mapping):
         yield {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-    elif isinstance(inputs, Iterable):
+    elif isinstance(inputs, Iterable) and not hasattr(inputs, "__array__"):
         for batch in inputs:
             yield from _batches(batch[0] if isinstance(batch, list | tuple) else batch, device)
     else:
-        raise TypeError(f"inputs must be a tensor, a mapping or a loader of these; got {type(inputs).__name__}.")
+        given = type(inputs).__name__ + (": give torch.as_tensor(it)" if hasattr(inputs, "__array__") else "")
+        raise TypeError(f"inputs must be a tensor, a mapping or a loader of these; got {given}.")
 
 
 def _rows(x: Tensor, layer: TverskyProjection) -> Tensor:

@@ -64,7 +64,7 @@ def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: 
     pictures = _images("images", images)
     measures = salience if isinstance(salience, Mapping) else {"salience": salience}
     count = min(count, len(pictures))
-    figure = blank(0.8 * count + 0.4, 1.55 * len(measures) + 0.35, "constrained")
+    figure = blank(0.8 * count + 0.4, 1.32 * len(measures) + 0.3, "constrained")
     axes = figure.subplots(len(measures), 1, squeeze=False)[:, 0]
     for ax, (name, values) in zip(axes, measures.items(), strict=True):
         measure = array(values)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .expression import ExpressionError
 from .fit import fit_bank, prepared
 from .sets import FeatureSet, Universe
 
@@ -57,6 +58,17 @@ def universe(
     objects = prepared(vectors[:words])
     bank = fit_bank(objects, num_features, seed=seed, report=report)
     return Universe(bank, list(found_names)[:words], objects)
+
+
+def field_of(of: Universe, expression: str, strongest: int | None = None, words: int | None = None) -> FeatureSet:
+    """The set that an expression means; of a name that is not there it says if only the first ``words`` were read."""
+    try:
+        return of(expression, strongest)
+    except ExpressionError as error:
+        if len(of) == words and error.problem.startswith("no object"):
+            problem = f"{error.problem} (the first {words:,} words were read; --words takes more)"
+            raise ExpressionError(problem, error.text, error.position) from None
+        raise
 
 
 def tables(of: Universe, field: FeatureSet, top: int = 20, named: bool = True, strongest: int | None = None) -> list:

