@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
-from .constants import Contrast
+from .constants import CONSTANTS, Contrast
 from .initialize import linear_spread
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
 
-# Rate of feature banks beside that of everything else: on a frozen backbone's features the full rate overfits.
-BANK = 0.1
+# Rates beside that of everything else. Banks: on a frozen backbone's features the full rate overfits. α and β: how much
+# differences count is what a layer has to find out, and at the rate of the others it takes the whole training.
+BANK, DIFFERENCES = 0.1, 10.0
 
 
 @torch.no_grad()
@@ -83,22 +84,24 @@ def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | No
 def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK) -> list[dict]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
-    Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``bank_rate`` of the rate.
-    Constants that are learned plainly get a rate in proportion to their size, so that a step of Adam changes them by
-    the share of it that it changes a gain by.
+    Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``bank_rate`` of the rate,
+    α and β at ten times it. Constants that are learned plainly get a rate in proportion to their size, so that a step
+    of Adam changes them by the share of it that it changes a gain by.
     """
-    plain: dict[int, Tensor] = {}
-    banks: dict[int, Tensor] = {}
+    banks = {id(m.weight): m.weight for m in model.modules() if isinstance(m, FeatureBank) and m.weight.requires_grad}
+    constants = {}
     for module in model.modules():
-        if isinstance(module, Contrast) and module.__dict__.get("parametrization") == "plain":
-            plain |= {id(c): c for c in module.learned() if c.requires_grad}
-        if isinstance(module, FeatureBank) and module.weight.requires_grad:
-            banks[id(module.weight)] = module.weight
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in plain.keys() | banks.keys()]
+        if isinstance(module, Contrast) and "parametrization" in module.__dict__:
+            for name, c in zip(CONSTANTS, module.learned(), strict=True):
+                size = (abs(c.item()) or 1.0) if module.parametrization == "plain" else 1.0
+                constants[id(c)] = c, lr * size * (1.0 if name == "theta" else DIFFERENCES)
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in constants.keys() | banks.keys()]
     groups = [
         {"params": [p for p in rest if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},
         {"params": [p for p in rest if p.dim() <= 1], "lr": lr, "weight_decay": 0.0},
         {"params": list(banks.values()), "lr": bank_rate * lr, "weight_decay": weight_decay},
     ]
-    groups += [{"params": [c], "lr": lr * (abs(c.item()) or 1.0), "weight_decay": 0.0} for c in plain.values()]
+    learned = [(c, rate) for c, rate in constants.values() if c.requires_grad]
+    for rate in dict.fromkeys(rate for _, rate in learned):
+        groups.append({"params": [c for c, r in learned if r == rate], "lr": rate, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]

@@ -209,8 +209,10 @@ def test_parameter_groups_hold_every_parameter_once():
     rate = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
     assert rate[id(model[0].weight)] == rate[id(model[1].prototypes)] == (1e-3, 0.1)
     assert rate[id(model[1].features.weight)] == (1e-4, 0.1)
-    assert rate[id(model[1].alpha_gain)] == rate[id(model[0].bias)] == (1e-3, 0.0)
+    assert rate[id(model[1].theta_gain)] == rate[id(model[0].bias)] == (1e-3, 0.0)
+    assert rate[id(model[1].alpha_gain)] == rate[id(model[1].beta_gain)] == (1e-2, 0.0)
     assert rate[id(model[2].theta)] == (pytest.approx(0.05), 0.0)
+    assert rate[id(model[2].beta)] == (pytest.approx(1e-2 * model[2].beta.item()), 0.0)
     torch.optim.AdamW(groups)
 
 

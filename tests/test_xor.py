@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from similitude import TverskyProjection
+from similitude import TverskyProjection, parameter_groups
 from similitude.checks import DIFFERENCES, INTERSECTIONS
 from similitude.experiments import xor
 from similitude.experiments.record import Record
@@ -55,7 +55,7 @@ def test_a_stacked_model_trains_as_it_does_alone():
             layer.prototypes.copy_(models.prototypes[i])
             layer.features.weight.copy_(models.features[i])
         x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
-        optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
+        optimizer = torch.optim.Adam(parameter_groups(layer, config.lr, bank_rate=1.0))
         for _ in range(config.steps):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(layer(x), y).backward()
@@ -91,11 +91,9 @@ def test_calibrated_layers_train_stacked_as_they_do_alone():
     losses = []
     for seed in range(config.seeds):
         torch.manual_seed(seed)
-        layer = TverskyProjection(
-            2, 2, 8, intersection="product", difference="subtractmatch", parametrization="plain", leak=config.leak
-        )
+        layer = TverskyProjection(2, 2, 8, intersection="product", difference="subtractmatch", leak=config.leak)
         x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
-        optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
+        optimizer = torch.optim.Adam(parameter_groups(layer, config.lr, bank_rate=1.0))
         for _ in range(config.steps):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(layer(x), y).backward()
