@@ -25,6 +25,7 @@ def starts(D: int = 64, P: int = 10) -> None:
     import torch
 
     from similitude import TverskyProjection
+    from similitude.initialize import SPREAD
 
     K, x = [2**n for n in range(14)], torch.randn(512, D, generator=torch.Generator().manual_seed(0))
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
@@ -43,7 +44,7 @@ def starts(D: int = 64, P: int = 10) -> None:
     one = (b**2 + 0.25 + 0.25 * b**2) / 4 - mean**2
     two = (b / 4 + c * (1 + b)) ** 2 + ((b / (2 * math.pi) - c) ** 2 + (b / (2 * math.pi) - c * b) ** 2) / 2
     left.plot(K, [math.sqrt(k * one + k**2 / D * two) for k in K], color="#0072B2", label="unit, derived")
-    left.plot(K, [1 / math.sqrt(3)] * len(K), color="#009E73", label="calibrated, derived")
+    left.plot(K, [SPREAD] * len(K), color="#009E73", label="calibrated, derived")
     right.axhspan(1, 1.1, color="#999999", alpha=0.4, label="within 10 %")
     for axes, title in ((left, "standard deviation of outputs"), (right, "cross entropy / ln P")):
         axes.set(xscale="log", yscale="log", xlabel=f"features K (D = {D}, P = {P})", title=title)
