@@ -295,19 +295,20 @@ def edges(whole: dict) -> list[str]:
 
 
 def compare(results: list[dict]) -> list:
-    """A row for each run: test accuracy of both heads, and the difference."""
+    """Three rows for each run: test accuracy of both heads, with their settings, and the difference."""
     from rich.table import Table
 
-    table = Table("backbone", title="heads on a frozen backbone: test accuracy, %")
-    for heading in ("K", "linear", "Tversky", "difference", "linear's lr, decay", "Tversky's"):
+    table = Table("features", "head", title="heads on a frozen backbone: test accuracy, %")
+    for heading in ("K", "lr", "decay", "accuracy"):
         table.add_column(heading, justify="right")
     for whole in results:
         config, result = whole["config"], whole["result"]
-        linear, tversky = (100 * np.array(result["accuracy"][head]) for head in HEADS)
-        best = [f"{result['best'][head]['lr']:g}, {result['best'][head]['weight_decay']:g}" for head in HEADS]
-        source = Path(config["features"] or config["source"]).name
-        cells = (with_error(linear), with_error(tversky), with_error(tversky - linear, "+"))
-        table.add_row(f"{source}, {config['data']}", f"{config['num_features']:,}", *cells, *best)
+        source = Path(config["features"]).stem if config["features"] else f"{config['source']}, {config['data']}"
+        accuracy = {head: 100 * np.array(result["accuracy"][head]) for head in HEADS}
+        for head, found in accuracy.items():
+            best, features = result["best"][head], "–" if head == "linear" else f"{config['num_features']:,}"
+            table.add_row(source, head, features, f"{best['lr']:g}", f"{best['weight_decay']:g}", with_error(found))
+        table.add_row("", "difference", "", "", "", with_error(accuracy["tversky"] - accuracy["linear"], "+"))
     return [table]
 
 

@@ -28,6 +28,10 @@ NETWORKS = {
 
 NOTE = """
 Four small convolutional networks, 1000 epochs each. The visual ones hold prototypes and features as images.
+
+**What holds:** a third of the parameters is enough: TverskyMNISTNet is level with MNISTNet. From a calibrated start it is
+better after 50 epochs than after 1000 from the paper's. **What does not:** we see no strokes of digits in the images of
+Tversky prototypes, at any epoch ([Reading a Tversky network](reading.md)).
 """
 
 
@@ -216,7 +220,8 @@ def compare(results: list[dict]) -> list:
     """The paper's table, with ours beside it by start and epochs: the mean over runs, and its standard error."""
     from rich.table import Table
 
-    table = Table("network", title="accuracy on MNIST's test digits, %")
+    table = Table(title="accuracy on MNIST's test digits, %")
+    table.add_column("network", no_wrap=True)
     kinds = sorted({_kind(r) for r in results}, reverse=True)
     for heading in ("parameters", "paper", *(f"ours, {start} start, {epochs} epochs" for start, epochs in kinds)):
         table.add_column(heading, justify="right")
