@@ -29,9 +29,9 @@ NETWORKS = {
 NOTE = """
 Four small convolutional networks, 1000 epochs each. The visual ones hold prototypes and features as images.
 
-**What holds:** a third of the parameters is enough: TverskyMNISTNet is level with MNISTNet. From a calibrated start it is
-better after 50 epochs than after 1000 from the paper's. **What does not:** we see no strokes of digits in the images of
-Tversky prototypes, at any epoch ([Reading a Tversky network](reading.md)).
+**What holds:** a third of the parameters is enough: TverskyMNISTNet is level with MNISTNet. From a calibrated start
+it is better after 50 epochs than after 1000 from the paper's. **What does not:** we see no strokes of digits in the
+images of Tversky prototypes, at any epoch ([Reading a Tversky network](reading.md)).
 """
 
 

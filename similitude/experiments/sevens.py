@@ -36,8 +36,9 @@ The control has no stroke: the prototype is left as it is and added, moved by a 
 Drawings are chosen on validation digits; the numbers are of test digits. "Repaired" is the share of the errors on
 sevens with a stroke that are gone, "cost" the points of accuracy lost on all digits that surely have none.
 
-**What holds:** an edit of prototype and features repairs part of the errors without training. **What does not:** a stroke
-by itself repairs no more than the control; whole crossed sevens do, and half of the errors in two of three seeds.
+**What holds:** an edit of prototype and features repairs part of the errors without training. **What does not:** a
+stroke by itself repairs no more than the control; whole crossed sevens do, and half of the errors in two of three
+seeds.
 
 The paper says that digits of good form are the salient ones. The second table checks it on the network before the edit:
 typicality is the cosine with the mean image of the class.

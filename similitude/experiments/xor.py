@@ -37,10 +37,10 @@ own factors give 11,664). p(conv) is the share of models that get all four point
 The paper's numbers are those of `level="set"`. Its gmean is NaN, and counts as never converging; ours is finite.
 `--recipe tuned` trains product + subtractmatch at feature level from calibrated starts, with a leak (ops/leak.py).
 
-**What holds:** one layer learns XOR, as no linear layer can, and from the paper's starts most models do not. Uniform starts
-are best and orthogonal ones worst, unnormalised vectors are better, subtractmatch with product or mean is best.
-**What does not:** gmean need not fail; and the failures are of the starts, not of the layer: with ours there are none from
-four features on.
+**What holds:** one layer learns XOR, as no linear layer can, and from the paper's starts most models do not. Uniform
+starts are best and orthogonal ones worst, unnormalised vectors are better, subtractmatch with product or mean is
+best. **What does not:** gmean need not fail; and the failures are of the starts, not of the layer: with ours there
+are none from four features on.
 """
 
 
