@@ -46,7 +46,7 @@ are none from four features on.
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's grid. Its recipe is not printed; this one fits its numbers (docs/results.md).
+    """The paper's grid. Its recipe is not printed: of rates 0.01, 0.0125 and 0.016 the second is the nearest to its numbers.
 
     start: "paper", the whole grid, or "calibrated": only product + subtractmatch, in layers with the library's starting
     values, the rates of parameter_groups but for the bank's, and the ``leak``.
@@ -57,7 +57,7 @@ class Config:
     seeds: int = 9
     seed: int = 0
     steps: int = 1000
-    lr: float = 0.01
+    lr: float = 0.0125
     start: str = "paper"
     leak: float = 0.0
 
