@@ -46,7 +46,7 @@ are none from four features on.
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's grid. Its recipe is not printed: of rates 0.01, 0.0125 and 0.016 the second is the nearest to its numbers.
+    """The paper's grid. Its rate is not printed: of 0.01, 0.0125 and 0.016 the second is nearest to its numbers.
 
     start: "paper", the whole grid, or "calibrated": only product + subtractmatch, in layers with the library's starting
     values, the rates of parameter_groups but for the bank's, and the ``leak``.
