@@ -9,7 +9,7 @@ from similitude import TverskyProjection
 
 
 def build() -> TverskyProjection:
-    layer = TverskyProjection(dim=3, num_prototypes=3, num_features=3)
+    layer = TverskyProjection(dim=3, num_prototypes=3, num_features=3, alpha=0.5, beta=0.5, theta=1.0)
     with torch.no_grad():
         layer.features.weight.copy_(torch.tensor([[0.5, -1.0, 0.0], [-1.0, 0.5, 0.0], [0.0, 0.0, 1.0]]))
         layer.prototypes.copy_(torch.tensor([[0.5, 0.5, 0.0], [-0.5, -0.5, 0.0], [1.0, 1.0, 0.5]]))

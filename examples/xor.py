@@ -7,7 +7,7 @@ from similitude import TverskyProjection
 
 def build() -> TverskyProjection:
     """Two features and two prototypes: p0 has neither feature, p1 has both."""
-    layer = TverskyProjection(dim=2, num_prototypes=2, num_features=2)
+    layer = TverskyProjection(dim=2, num_prototypes=2, num_features=2, alpha=0.5, beta=0.5, theta=1.0)
     with torch.no_grad():
         layer.features.weight.copy_(torch.tensor([[0.5, -1.0], [-1.0, 0.5]]))
         layer.prototypes.copy_(torch.tensor([[0.5, 0.5], [-0.5, -0.5]]))

@@ -179,8 +179,11 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
     result = {"accuracy": {"linear": [0.5, 0.6], "tversky": [0.52, 0.62]}, "best": best}
     config = dict(source="a/b", data="cub", features="", num_features=7, lrs=[0.03, 0.1, 0.3], decays=[0.0, 0.1, 1.0])
     table, note = heads.summary({"config": config, "result": result})
-    cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells == ["b, cub", "7", "55.00 ± 5.00", "57.00 ± 5.00", "+2.00 ± 0.00", "0.1, 0.1", "0.3, 0.1"]
+    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
+        ("a/b, cub", "linear", "–", "0.1", "0.1", "55.00 ± 5.00"),
+        ("a/b, cub", "tversky", "7", "0.3", "0.1", "57.00 ± 5.00"),
+        ("", "difference", "", "", "", "+2.00 ± 0.00"),
+    ]
     assert note == "note: tversky's lr of 0.3 is at the end of lrs"
 
 

@@ -88,8 +88,8 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
     ("arguments", "sentence"),
     [
         (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, sevens, heads. Did you mean xor?"),
-        (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper."),
-        (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper."),
+        (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
+        (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
         (["xor", "--smoke", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
         (["mnist", "--smoke", "--set", "epochs=0"], "epochs, batch and checkpoint_every must be 1 or more."),

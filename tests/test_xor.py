@@ -55,7 +55,7 @@ def test_a_stacked_model_trains_as_it_does_alone():
             layer.prototypes.copy_(models.prototypes[i])
             layer.features.weight.copy_(models.features[i])
         x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
-        optimizer = torch.optim.Adam(parameter_groups(layer, config.lr, bank_rate=1.0))
+        optimizer = torch.optim.Adam(layer.parameters(), lr=config.lr)
         for _ in range(config.steps):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(layer(x), y).backward()

@@ -75,7 +75,9 @@ class Config:
 RECIPES = {
     "paper": Config(),
     # What serves the linear baseline well; each model is given its own best rate of several.
-    "tuned": Config(level="feature", epochs=8, lr=1e-3, warmup=100, schedule="cosine", weight_decay=0.1, bank_rate=0.03),
+    "tuned": Config(
+        level="feature", epochs=8, lr=1e-3, warmup=100, schedule="cosine", weight_decay=0.1, bank_rate=0.03
+    ),
 }
 SMOKE = Config(
     num_features=16, epochs=2, batch=4, length=16, layers=2, width=16, heads=2, checkpoint_every=1, text=2000, lr=1e-3
