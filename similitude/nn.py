@@ -156,7 +156,7 @@ class TverskyProjection(Contrast):
     alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
     False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
     init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
-    spread: standard deviation of the outputs at a calibrated start, by default that of an nn.Linear.
+    spread: standard deviation of the outputs at a calibrated start, by default a fifth above an nn.Linear's.
     bias: adds a learned number for each prototype, which the paper does not have.
     The options are those of functional.tversky_projection.
     """
