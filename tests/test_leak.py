@@ -80,6 +80,20 @@ def test_gradients_are_those_of_a_relu_that_leaks_backward(intersection, differe
     check_gradients(of, plainly(*inputs, *constants, **options), inputs)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("difference", DIFFERENCES)
+@pytest.mark.parametrize("intersection", SMOOTH)
+def test_a_gpu_leaks_as_a_cpu_does(intersection, difference):
+    inputs = drawn((33, 16), (71, 16), (100, 16))
+    there = [i.detach().float().cuda().requires_grad_() for i in inputs]
+    options = dict(intersection=intersection, difference=difference, leak=LEAK)
+    sides = [
+        torch.autograd.grad(F.tversky_projection(*i, *CONSTANTS, **options).square().sum(), i) for i in (inputs, there)
+    ]
+    for ours, wanted in zip(sides[1], sides[0], strict=True):
+        assert (ours.cpu() - wanted).norm() <= 1e-4 * wanted.norm()
+
+
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_pairs_batches_and_broadcasts_leak_as_all_pairs_do(difference):
     constants = scalars()

@@ -48,6 +48,7 @@ class Config:
     length: int = 512
     lr: float = 5e-5
     bank_rate: float = 1.0
+    leak: float = 0.0
     weight_decay: float = 0.0
     warmup: int = 0
     schedule: str = "linear"
@@ -167,7 +168,7 @@ def make(config: Config, vocabulary: int) -> nn.Module:
     ends: dict = dict(bos_token_id=vocabulary - 1, eos_token_id=vocabulary - 1)
     sizes: dict = dict(n_layer=config.layers, n_embd=config.width, n_head=config.heads, vocab_size=vocabulary)
     usual: dict = {**sizes, **ends, **drop, "tie_word_embeddings": config.tied, "n_positions": max(1024, config.length)}
-    names = ("num_features", "intersection", "difference", "level")
+    names = ("num_features", "intersection", "difference", "level", "leak")
     options: dict = {name: getattr(config, name) for name in names} | {"variant": config.model.removeprefix("tversky-")}
     if config.init == "scratch":
         if config.model == "baseline":
