@@ -10,9 +10,8 @@ from .constants import CONSTANTS, Contrast
 from .initialize import linear_spread
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
 
-# Rates beside that of everything else. Banks: on a frozen backbone's features the full rate overfits. α and β: how much
-# differences count is what a layer has to find out, and at the rate of the others it takes the whole training.
-BANK, DIFFERENCES = 0.1, 10.0
+# A bank's rate beside that of everything else: on a frozen backbone's features the full rate overfits.
+BANK = 0.1
 
 
 @torch.no_grad()
@@ -81,12 +80,15 @@ def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | No
     layer.reset_constants(objects, spread)
 
 
-def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK) -> list[dict]:
+def parameter_groups(
+    model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK, difference_rate: float = 1.0
+) -> list[dict]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
     Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``bank_rate`` of the rate,
-    α and β at ten times it. Constants that are learned plainly get a rate in proportion to their size, so that a step
-    of Adam changes them by the share of it that it changes a gain by.
+    α and β at ``difference_rate`` of it: 10 fits small problems sooner, and large models to their training data.
+    Constants that are learned plainly get a rate in proportion to their size, so that a step of Adam changes them by
+    the share of it that it changes a gain by.
     """
     banks = {id(m.weight): m.weight for m in model.modules() if isinstance(m, FeatureBank) and m.weight.requires_grad}
     constants = {}
@@ -94,7 +96,7 @@ def parameter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0, ban
         if isinstance(module, Contrast) and "parametrization" in module.__dict__:
             for name, c in zip(CONSTANTS, module.learned(), strict=True):
                 size = (abs(c.item()) or 1.0) if module.parametrization == "plain" else 1.0
-                constants[id(c)] = c, lr * size * (1.0 if name == "theta" else DIFFERENCES)
+                constants[id(c)] = c, lr * size * (1.0 if name == "theta" else difference_rate)
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in constants.keys() | banks.keys()]
     groups = [
         {"params": [p for p in rest if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},

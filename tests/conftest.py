@@ -8,6 +8,11 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Workers share the cores: more threads than those would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("ci")
 

@@ -203,7 +203,7 @@ def test_parameter_groups_hold_every_parameter_once():
         nn.Linear(6, 5), TverskyProjection(5, 4, 8), TverskyProjection(4, 3, 8, parametrization="plain")
     )
     model[2].theta = 50.0
-    groups = parameter_groups(model, 1e-3, 0.1)
+    groups = parameter_groups(model, 1e-3, 0.1, difference_rate=10)
     held = [id(p) for group in groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
     rate = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
@@ -214,6 +214,8 @@ def test_parameter_groups_hold_every_parameter_once():
     assert rate[id(model[2].theta)] == (pytest.approx(0.05), 0.0)
     assert rate[id(model[2].beta)] == (pytest.approx(1e-2 * model[2].beta.item()), 0.0)
     torch.optim.AdamW(groups)
+    plainly = {id(p): group["lr"] for group in parameter_groups(model, 1e-3) for p in group["params"]}
+    assert plainly[id(model[1].alpha_gain)] == plainly[id(model[1].theta_gain)] == 1e-3
 
 
 def test_similarity_is_calibrated_for_pairs_of_objects():

@@ -93,7 +93,9 @@ def test_calibrated_layers_train_stacked_as_they_do_alone():
         torch.manual_seed(seed)
         layer = TverskyProjection(2, 2, 8, intersection="product", difference="subtractmatch", leak=config.leak)
         x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
-        optimizer = torch.optim.Adam(parameter_groups(layer, config.lr, bank_rate=1.0))
+        optimizer = torch.optim.Adam(
+            parameter_groups(layer, config.lr, bank_rate=1.0, difference_rate=config.difference_rate)
+        )
         for _ in range(config.steps):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(layer(x), y).backward()

@@ -31,8 +31,8 @@ class Config:
     """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.
 
     source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
-    where it falls to 0 as ``schedule`` says; bank_rate: the feature bank's share of it. text: made-up tokens instead of
-    the treebank's, for a smoke run.
+    where it falls to 0 as ``schedule`` says; bank_rate, difference_rate: the feature bank's share of it, and that of α
+    and β. text: made-up tokens instead of the treebank's, for a smoke run.
     """
 
     model: str = "tversky-all-1layer"
@@ -48,6 +48,7 @@ class Config:
     length: int = 512
     lr: float = 5e-5
     bank_rate: float = 1.0
+    difference_rate: float = 1.0
     leak: float = 0.0
     weight_decay: float = 0.0
     warmup: int = 0
@@ -200,7 +201,7 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
 
 def groups(model: nn.Module, config: Config) -> list[dict]:
     """Weight decay for matrices, none for biases, norms and constants; the bank at its own rate."""
-    return parameter_groups(model, config.lr, config.weight_decay, config.bank_rate)
+    return parameter_groups(model, config.lr, config.weight_decay, config.bank_rate, config.difference_rate)
 
 
 def rate(config: Config, step: int, steps: int) -> float:

@@ -49,7 +49,7 @@ class Config:
     """The paper's grid. Its rate is not printed: of 0.01, 0.0125 and 0.016 the second is nearest to its numbers.
 
     start: "paper", the whole grid, or "calibrated": only product + subtractmatch, in layers with the library's starting
-    values, the rates of parameter_groups but for the bank's, and the ``leak``.
+    values, a rate of α and β of their own, and the ``leak``.
     """
 
     level: str = "set"
@@ -60,12 +60,14 @@ class Config:
     lr: float = 0.0125
     start: str = "paper"
     leak: float = 0.0
+    difference_rate: float = 1.0
 
     def __post_init__(self):
         if self.start not in ("paper", "calibrated"):
             raise ValueError(f"start must be paper or calibrated; got {self.start!r}.")
-        if self.leak and self.start == "paper":
-            raise ValueError(f"leak={self.leak} needs start=calibrated; the paper's grid has none.")
+        if self.start == "paper" and (self.leak, self.difference_rate) != (0, 1):
+            given = f"leak={self.leak}" if self.leak else f"difference_rate={self.difference_rate}"
+            raise ValueError(f"{given} needs start=calibrated; the paper's grid has none.")
         if self.level not in ("set", "feature"):
             raise ValueError(f"level must be set or feature; got {self.level!r}.")
         if self.seeds < 1 or self.steps < 1 or not self.num_features or min(self.num_features) < 1:
@@ -74,7 +76,7 @@ class Config:
 
 RECIPES = {
     "paper": Config(),
-    "tuned": Config(level="feature", seeds=50, lr=0.03, start="calibrated", leak=0.2),
+    "tuned": Config(level="feature", seeds=50, lr=0.03, start="calibrated", leak=0.2, difference_rate=10.0),
 }
 SMOKE = Config(num_features=(1, 4), seeds=1, steps=30)
 
@@ -141,7 +143,8 @@ def train_calibrated(config: Config, K: int, device: str, report: Callable[[int,
     x, y = torch.tensor(POINTS, device=device), torch.tensor(LABELS, device=device)
     call = lambda *state: torch.func.functional_call(layers[0], state, (x,))  # noqa: E731
     answer = lambda parameters: torch.func.vmap(call)(parameters, buffers)  # noqa: E731
-    rates = {id(p): g["lr"] for g in parameter_groups(layers[0], config.lr, bank_rate=1.0) for p in g["params"]}
+    groups = parameter_groups(layers[0], config.lr, bank_rate=1.0, difference_rate=config.difference_rate)
+    rates = {id(p): g["lr"] for g in groups for p in g["params"]}
     named = layers[0].named_parameters()
     optimizer = torch.optim.Adam([{"params": [stacked[name]], "lr": rates[id(p)]} for name, p in named])
 
