@@ -37,6 +37,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
     raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.{hint}")
 
 
+def check_flag(name: str, value: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{name} must be True or False; got {value!r}.")
+
+
 def check_scalar(name: str, value: object) -> None:
     """One number: a float, or a tensor with one floating element."""
     if isinstance(value, Tensor):

@@ -38,8 +38,10 @@ class Contrast(nn.Module):
         """What is learned as parameters, or buffers where it is not to train, and units as buffers."""
         if isinstance(learnable, bool):
             names = CONSTANTS if learnable else ()
-        else:
+        elif isinstance(learnable, Collection):
             names = (learnable,) if isinstance(learnable, str) else tuple(learnable)
+        else:
+            raise ValueError(f"learnable must be True, False or names of {', '.join(CONSTANTS)}; got {learnable!r}.")
         for name in names:
             checks.check_choice("learnable", name, CONSTANTS)
         if self.model == "ratio":

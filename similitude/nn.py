@@ -403,7 +403,7 @@ def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
 def _set_options(module, intersection, difference, level, model, normalize, init, backend, leak) -> None:
     options = checks.check_options(intersection, difference, level, model)
     module.intersection, module.difference, module.level, module.model = options
-    module.normalize = normalize
+    module.normalize = checks.check_flag("normalize", normalize)
     module.init = checks.check_choice("init", init, INITS)
     module.backend = checks.check_choice("backend", backend, checks.BACKENDS)
     module.leak = checks.check_leak(leak, *options)

@@ -515,6 +515,8 @@ def test_from_gpt2_says_what_it_takes(tmp_path):
     gpt2 = GPT2LMHeadModel(GPT2Config(**TINY))
     with pytest.raises(TypeError, match=r"got 'num_feature'\. Did you mean 'num_features'\?"):
         TverskyGPT2LMHeadModel.from_gpt2(gpt2, num_feature=8)
+    with pytest.raises(TypeError, match="got NoneType"):
+        TverskyGPT2LMHeadModel.from_gpt2(None)  # pyright: ignore
     with pytest.raises(TypeError, match="takes a name, a folder or a GPT2LMHeadModel; got GPT2Model"):
         TverskyGPT2LMHeadModel.from_gpt2(gpt2.transformer)
     with pytest.raises(ValueError, match="keeps the GPT-2's sizes; got n_layer=1 and a GPT-2 of n_layer=2"):

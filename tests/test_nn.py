@@ -363,6 +363,16 @@ MESSAGES = {
         ValueError,
         "learnable must be one of alpha, beta, theta; got 'gamma'.",
     ),
+    "a number for names": (
+        lambda: TverskyProjection(4, 3, 5, learnable=3),  # pyright: ignore
+        ValueError,
+        "learnable must be True, False or names of alpha, beta, theta; got 3.",
+    ),
+    "a word for a flag": (
+        lambda: TverskySimilarity(4, 5, normalize="no"),  # pyright: ignore
+        ValueError,
+        "normalize must be True or False; got 'no'.",
+    ),
     "an integer bank": (
         lambda: FeatureBank(4, 5, dtype=torch.int32),
         TypeError,

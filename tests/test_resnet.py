@@ -281,6 +281,8 @@ def test_from_resnet_refuses_what_is_no_resnet(tmp_path):
     make = TverskyResNetForImageClassification.from_resnet
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         make(tmp_path / "nowhere")
+    with pytest.raises(TypeError, match="got NoneType"):
+        TverskyResNetForImageClassification.from_resnet(None)  # pyright: ignore
     with pytest.raises(TypeError, match="takes a name, a folder or a ResNet; got Linear"):
         make(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="got TverskyResNetForImageClassification"):

@@ -160,7 +160,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"from_gpt2 takes the options of TverskyGPT2Config; got {name!r}.{hint}")
-        gpt2 = pretrained if isinstance(pretrained, nn.Module) else _load_gpt2(pretrained)
+        gpt2 = _load_gpt2(pretrained) if isinstance(pretrained, str | PathLike) else pretrained
         if not isinstance(gpt2, GPT2LMHeadModel):
             raise TypeError(f"from_gpt2 takes a name, a folder or a GPT2LMHeadModel; got {type(gpt2).__name__}.")
         inherited = {name: value for name, value in gpt2.config.to_dict().items() if name in names}

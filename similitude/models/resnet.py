@@ -163,7 +163,7 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         """
         for name in options:
             check_choice("option", name, ("num_labels", "num_features", "frozen", *OPTIONS))
-        model = pretrained if isinstance(pretrained, nn.Module) else _load_backbone(pretrained)
+        model = _load_backbone(pretrained) if isinstance(pretrained, str | PathLike) else pretrained
         backbone = model.resnet if isinstance(model, ResNetForImageClassification) else model
         if not isinstance(backbone, ResNetModel):
             raise TypeError(f"from_resnet takes a name, a folder or a ResNet; got {type(model).__name__}.")
