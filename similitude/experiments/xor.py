@@ -35,8 +35,8 @@ A single Tversky projection learns XOR, or does not, over the paper's grid: 6 in
 normalisations × 6 sizes of the bank × 9 starting distributions × 9 seeds, 11,664 models (the paper says 12,960, and its
 own factors give 11,664). p(conv) is the share of models that get all four points right after 1000 steps of Adam.
 The paper's numbers are those of `level="set"`. Its gmean is NaN, and counts as never converging; ours is finite.
-`--recipe tuned` trains product + subtractmatch at feature level from calibrated starts, with a leak (ops/leak.py) and α,
-β at ten times the rate.
+`--recipe tuned` trains product + subtractmatch at feature level from calibrated starts, with a leak (ops/leak.py), and
+α and β at ten times the rate.
 
 **What holds:** one layer learns XOR, as no linear layer can, and from the paper's starts most models do not. Uniform
 starts are best and orthogonal ones worst, unnormalised vectors are better, subtractmatch with product or mean is
