@@ -142,7 +142,7 @@ class Trunk(nn.Module):
         self.features = getattr(model.get_submodule("lm_head"), "features", None)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.transformer(tokens).last_hidden_state
+        return self.transformer(tokens, use_cache=False).last_hidden_state
 
 
 def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
     total, count = 0.0, 0
     for batch in blocks(config, tokens, 0).split(config.batch):
         with precision(tokens):
-            loss = loss_of(model, model.get_submodule("transformer")(batch).last_hidden_state, batch)
+            loss = loss_of(model, Trunk(model)(batch), batch)
         predicted = batch.shape[0] * (batch.shape[1] - 1)
         total, count = total + loss.item() * predicted, count + predicted
     return math.exp(min(total / count, 700))
