@@ -82,6 +82,10 @@ def _check(model: nn.Module, example: Tensor, path: Path, dynamic: Sequence[int]
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} to.")
     if path.is_dir():
         raise IsADirectoryError(f"path must be that of a file, such as 'model.onnx'; {str(path)!r} is a folder.")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise type(error)(f"nothing can be written to {str(path.parent)!r}: {error.strerror}.") from None
 
 
 def _without_images(model: nn.Module) -> nn.Module:

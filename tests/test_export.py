@@ -300,13 +300,21 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(error, message, model, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"^there is no folder '.*nowhere' to write 'model.onnx' to\.$"):
         to_onnx(nn.ReLU(), torch.ones(2, 3), tmp_path / "nowhere" / "model.onnx")
     with pytest.raises(
         IsADirectoryError, match=r"^path must be that of a file, such as 'model.onnx'; '.*' is a folder\.$"
     ):
         to_onnx(nn.ReLU(), torch.ones(2, 3), tmp_path)
+
+    def refused(dir):
+        raise PermissionError(13, "Permission denied", f"{dir}/tmp1234")
+
+    # The owner of a test may be root, who may write everywhere.
+    monkeypatch.setattr(similitude.export.tempfile, "TemporaryFile", refused)
+    with pytest.raises(PermissionError, match=rf"^nothing can be written to '{tmp_path}': Permission denied\.$"):
+        to_onnx(nn.ReLU(), torch.ones(2, 3), tmp_path / "model.onnx")
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
