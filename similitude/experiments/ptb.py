@@ -200,7 +200,7 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
 
 
 def groups(model: nn.Module, config: Config) -> list[dict]:
-    """Weight decay for matrices, none for biases, norms and constants; the bank at its own rate."""
+    """Weight decay for matrices, none for biases, norms and constants; the bank, α and β at rates of their own."""
     return parameter_groups(model, config.lr, config.weight_decay, config.bank_rate, config.difference_rate)
 
 
