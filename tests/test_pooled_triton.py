@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from test_separable_triton import make, run
+from test_separable_triton import DEVICE, make, run
 
 import similitude.functional as F
-from similitude.ops import reference
+from similitude.ops import cross_entropy, reference
 
 kernels = pytest.importorskip("similitude.ops.pooled_triton")
 
@@ -43,3 +43,42 @@ def test_gradients_are_finite_for_empty_sets_and_ties(options):
     a[2], b[2] = 1.0, 1.0
     for value in run(lambda a, b, *s: kernels.similarity(a, b, s, *options), a, b, scalars, grad):
         assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+def test_the_loss_in_chunks_is_that_of_the_law(options, wanted, monkeypatch):
+    """Logits and sums of gradients are in 32 bits, so that only their products' factors are rounded."""
+    if options == ("product", "ignorematch", options[2], "contrast"):
+        pytest.skip("has chunks of its own")
+    if options[0] == "softmin" and options[3] == "ratio":
+        pytest.skip("the softmin may be negative, and the ratio then passes through a pole")
+    monkeypatch.setattr(cross_entropy, "CHUNK", {DEVICE: 8 * 40})
+    a, b, scalars, _ = make(21, 40, 33, torch.bfloat16)
+    a, b, target = a.relu(), b.relu(), torch.arange(21, device=a.device) % 38
+    used = []
+    monkeypatch.setattr(kernels, "Chunks", lambda *given, real=kernels.Chunks: used.append(1) or real(*given))
+
+    def loss(a, b, *scalars):
+        how = (options, None, target, 3, "sum", cross_entropy.Loss())
+        return cross_entropy.cross_entropy(a, b, *scalars, *how, P=38)
+
+    def law(a, b, *scalars):
+        logits = reference.pairwise(a, b, *scalars, *options)[:, :38]
+        return torch.nn.functional.cross_entropy(logits, target, ignore_index=3, reduction="sum")
+
+    found = []
+    for function, dtype in ((loss, torch.bfloat16), (law, torch.float64)):
+        wide = torch.promote_types(dtype, torch.float32)
+        inputs = [x.to(dtype).requires_grad_(w) for x, w in zip((a, b), wanted)]
+        inputs += [s.to(wide).detach().requires_grad_() for s in scalars]
+        value = function(*inputs)
+        learned = [x for x in inputs if x.requires_grad]
+        slopes = torch.autograd.grad(value, learned, allow_unused=True, materialize_grads=True)
+        # Gradients of measures that are 0 are nobody's.
+        slopes = [g * (x > 0) if x.dim() else g for g, x in zip(slopes, learned)]
+        found.append([value, *slopes])
+    assert used
+    for ours, exact in zip(*found, strict=True):
+        # Slopes are rounded, and those of constants are small differences of their sums.
+        assert (ours.double() - exact).abs().max() <= (0.01 if exact.dim() else 0.02) * exact.abs().max() + 1e-3

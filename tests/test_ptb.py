@@ -86,3 +86,14 @@ def test_validation_picks_and_test_reports(tmp_path, monkeypatch):
     config = replace(ptb.SMOKE, epochs=3)
     result = ptb.run(config, Record(tmp_path, "ptb", config, "cpu"), quiet)
     assert (result["epoch"], result["valid"], result["test"]) == (2, 40.0, 6.0)
+
+
+def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():
+    config = replace(ptb.SMOKE, model="tversky-all-1layer", difference_rate=10.0)
+    model = ptb.make(config, 50)
+    rates = {id(p): group["lr"] for group in ptb.groups(model, config) for p in group["params"]}
+    names = {name: rates[id(p)] / config.lr for name, p in model.named_parameters()}
+    fast = [name for name, rate in names.items() if rate == pytest.approx(10)]
+    assert len(fast) == 2 * config.layers
+    assert all("mlp.projection" in name and ("alpha" in name or "beta" in name) for name in fast)
+    assert names["lm_head.alpha_gain"] == 1

@@ -32,7 +32,7 @@ class Config:
 
     source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
     where it falls to 0 as ``schedule`` says; bank_rate, difference_rate: the feature bank's share of it, and that of α
-    and β. text: made-up tokens instead of the treebank's, for a smoke run.
+    and β within blocks. text: made-up tokens instead of the treebank's, for a smoke run.
     """
 
     model: str = "tversky-all-1layer"
@@ -200,8 +200,18 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
 
 
 def groups(model: nn.Module, config: Config) -> list[dict]:
-    """Weight decay for matrices, none for biases, norms and constants; the bank, α and β at rates of their own."""
-    return parameter_groups(model, config.lr, config.weight_decay, config.bank_rate, config.difference_rate)
+    """Weight decay for matrices alone; the bank, and α and β within blocks, at rates of their own.
+
+    The head's α and β are at the usual rate: at ten times it the head overfits.
+    """
+    out = parameter_groups(model, config.lr, config.weight_decay, config.bank_rate)
+    own = [p for name, p in model.named_parameters() if ".mlp." in name and ("alpha" in name or "beta" in name)]
+    if not own or config.difference_rate == 1:
+        return out
+    taken = {id(p) for p in own}
+    for group in out:
+        group["params"] = [p for p in group["params"] if id(p) not in taken]
+    return [*out, {"params": own, "lr": config.lr * config.difference_rate, "weight_decay": 0.0}]
 
 
 def rate(config: Config, step: int, steps: int) -> float:

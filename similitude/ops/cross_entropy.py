@@ -141,9 +141,12 @@ def _walk(
     """Losses of ``rows``, and the wanted gradients of their sum, weighted if weights are given, by all inputs."""
     a, b, *scalars, bias = inputs
     intersection, difference, _, model = options
-    separated = (intersection, difference, model) == ("product", "ignorematch", "contrast")
-    if separated:
+    if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
         chunks = Products(b, scalars, wanted, careful or _unequal(a, b, scalars), loss.kernels)
+    elif pairwise.pools(a, *options[:3]):
+        from .pooled_triton import Chunks
+
+        chunks = Chunks(b, scalars, options, wanted)
     else:
         chunks = Graphs(b, scalars, options, loss.kernels, wanted)
     losses = a.new_empty(len(rows), dtype=_wide(a))
@@ -153,7 +156,7 @@ def _walk(
         i = slice(start, start + n)
         logits, pull = chunks.compare(a[rows[i]].detach())
         of_rows = None if weight is None else weight[i]
-        dtype = (a.dtype if separated else logits.dtype) if any(wanted) else None
+        dtype = (logits.dtype if isinstance(chunks, Graphs) else a.dtype) if any(wanted) else None
         losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
             to_chunk = pull(slope, inner)

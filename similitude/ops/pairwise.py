@@ -21,6 +21,12 @@ def has_kernels(x: Tensor) -> bool:
     return x.is_cuda and x.dtype != torch.float64 and HAS_TRITON
 
 
+def pools(a: Tensor, intersection: str, difference: str, level: str) -> bool:
+    """Whether pooled_triton serves these options."""
+    splits = level == "set" or (intersection in ("product", "mean") and difference == "ignorematch")
+    return splits and a.dtype in HALVES
+
+
 def tensors(scalars: Sequence[Scalar], like: Tensor) -> list[Tensor]:
     """The scalars as kernels take them."""
     return [s if isinstance(s, Tensor) else like.new_full((), s, dtype=torch.float32) for s in scalars]
@@ -53,7 +59,7 @@ def similarity(
             from . import separable_triton
 
             return separable_triton.product_ignorematch(a, b, *scalars)
-        if level == "set" or (intersection in ("product", "mean") and difference == "ignorematch"):
+        if pools(a, intersection, difference, level):
             from . import pooled_triton
 
             return pooled_triton.similarity(a, b, scalars, intersection, difference, level, model)
