@@ -1,6 +1,6 @@
 """GPT-2 and TverskyGPT-2 on a treebank: models as named, from scratch or from a checkpoint, and what is reported."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -97,3 +97,13 @@ def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():
     assert len(fast) == 2 * config.layers
     assert all("mlp.projection" in name and ("alpha" in name or "beta" in name) for name in fast)
     assert names["lm_head.alpha_gain"] == 1
+
+
+def test_a_table_has_baselines_whatever_the_rate_of_the_bank_that_they_lack():
+    def result(**settings):
+        config = asdict(replace(ptb.RECIPES["tuned"], **settings))
+        return {"config": config, "result": {"valid": 1.0, "test": 1.0, "parameters": 1}}
+
+    found = [result(model="baseline", bank_rate=0.3), result(model="baseline", epochs=9), result(bank_rate=0.3)]
+    groups = ptb._by_settings(found, ptb.RECIPES["tuned"])
+    assert groups == [found[:1]]

@@ -76,9 +76,17 @@ class Config:
 
 RECIPES = {
     "paper": Config(),
-    # What serves the linear baseline well; each model is given its own best rate of several.
+    # What serves the linear baseline well; each model is given its own best rate of several. A bank that all layers
+    # share does best as it starts.
     "tuned": Config(
-        level="feature", epochs=8, lr=1e-3, warmup=100, schedule="cosine", weight_decay=0.1, bank_rate=0.03
+        level="feature",
+        epochs=8,
+        lr=1e-3,
+        warmup=100,
+        schedule="cosine",
+        weight_decay=0.1,
+        bank_rate=0.0,
+        difference_rate=10.0,
     ),
 }
 SMOKE = Config(
@@ -326,11 +334,13 @@ def _short(model: str) -> str:
 def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
     """Runs of a recipe, those that differ by seed alone together; the tuned one has any learning rate."""
     about = ("model", "init", "source", "tied", "num_features", "intersection", "difference", "level", "seed")
-    free = {name: getattr(recipe, name) for name in (*about, *(("lr",) if recipe is RECIPES["tuned"] else ()))}
     groups: dict[Config, list[dict]] = {}
     for r in results:
         config = Config(**r["config"])
-        if replace(config, **free) == recipe:
+        # A baseline has neither a bank nor α and β.
+        more = ("bank_rate", "difference_rate", "leak") if config.model == "baseline" else ()
+        free = (*about, *more, *(("lr",) if recipe is RECIPES["tuned"] else ()))
+        if replace(config, **{name: getattr(recipe, name) for name in free}) == recipe:
             groups.setdefault(replace(config, seed=0), []).append(r)
     return list(groups.values())
 
