@@ -113,6 +113,8 @@ def convert(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module; got {type(model).__name__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("model must be of Python modules; got TorchScript: convert before it is scripted or traced.")
     targets = _targets(model, _rules(rules, {"start": start, "prototypes": prototypes, **options}))
     before = {id(p): p.numel() for p in model.parameters()}
     layers = _layers(model, targets)
@@ -242,6 +244,8 @@ def _projection(model: nn.Module, target: _Target, staying: set[int]) -> Tversky
     if shape is not None:
         options = {"num_prototypes": shape[0], "dim": shape[1], **options}
     elif not {"dim", "num_prototypes"} <= options.keys():
+        if type(old).__module__.startswith("torch.ao."):
+            raise ValueError(f"{name!r} is quantised, and has no weight to start from: convert first, then quantise.")
         chosen = f"{name!r}, chosen by {_shown(target.pattern)}, is of class {type(old).__name__}"
         able = "only nn.Linear and transformers' Conv1D convert by themselves"
         raise ValueError(f"{chosen}, and {able}: narrow the pattern, or give dim and num_prototypes, or a maker.")

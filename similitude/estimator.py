@@ -39,6 +39,8 @@ PLAIN: dict = {"init": "unit", "parametrization": "plain"}
 LOOKS = 50
 # Products in a batch from which on threads are worth their start.
 WORTH_THREADS = 2**24
+# Values whose squares are still numbers.
+LARGEST = 1e150
 # Steps after which partial_fit begins to slow down, by one over their root.
 SLOWING = 10
 
@@ -267,6 +269,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
         X, y = checked
         check_classification_targets(y)
+        if (largest := float(abs(X).max())) > LARGEST:
+            raise ValueError(f"X must be within ±{LARGEST:g}, so that it has a variance; got {largest:.3g}: scale it.")
         weights = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         if not weights.any():
             raise ValueError("sample weights must not all be zero.")

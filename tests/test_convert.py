@@ -653,3 +653,16 @@ def test_bad_input_gets_one_clear_sentence_and_the_model_stays_as_it_was(case):
         call(model)
     assert str(error.value) == message
     assert snapshot(model) == before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_models_that_have_no_python_modules_left_are_refused():
+    model = nn.Sequential(nn.Linear(8, 4))
+    quantised = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)), {nn.Linear})
+    for made, error, words in (
+        (torch.jit.script(model), TypeError, "got TorchScript: convert before it is scripted or traced"),
+        (torch.jit.trace(model, torch.ones(1, 8)), TypeError, "got TorchScript"),
+        (quantised, ValueError, "'0' is quantised, .*: convert first, then quantise"),
+    ):
+        with pytest.raises(error, match=words):
+            convert(made, "0", num_features=8)

@@ -347,3 +347,9 @@ def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
 def test_what_is_not_fitted_has_no_usage():
     with pytest.raises(NotFittedError):
         TverskyClassifier().usage(np.ones((2, 3)))
+
+
+def test_values_without_a_variance_are_refused():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=r"within ±1e\+150.*got 7.9e\+200: scale it"):
+        TverskyClassifier().fit(X * 1e200, y)
