@@ -334,6 +334,7 @@ def _short(model: str) -> str:
 def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
     """Runs of a recipe, those that differ by seed alone together; the tuned one has any learning rate."""
     about = ("model", "init", "source", "tied", "num_features", "intersection", "difference", "level", "seed")
+    about = (*about, "checkpoint_every")  # which changes no result
     groups: dict[Config, list[dict]] = {}
     for r in results:
         config = Config(**r["config"])
