@@ -81,5 +81,5 @@ def test_the_loss_in_chunks_is_that_of_the_law(options, wanted, monkeypatch):
         found.append([value, *slopes])
     assert used
     for ours, exact in zip(*found, strict=True):
-        # Slopes are rounded, and those of constants are small differences of their sums.
-        assert (ours.double() - exact).abs().max() <= (0.01 if exact.dim() else 0.02) * exact.abs().max() + 1e-3
+        # Slopes are rounded where they enter products with measures, and there alone.
+        assert (ours.double() - exact).abs().max() <= (0.01 if exact.dim() else 1e-4) * exact.abs().max() + 1e-6

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import pairwise
 from .reference import Scalar
-from .separable import least_quotient, without_autocast
+from .separable import add_product_, least_quotient, without_autocast
 
 REDUCTIONS = ("mean", "sum", "none")
 # Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
@@ -156,7 +156,8 @@ def _walk(
         i = slice(start, start + n)
         logits, pull = chunks.compare(a[rows[i]].detach())
         of_rows = None if weight is None else weight[i]
-        dtype = (logits.dtype if isinstance(chunks, Graphs) else a.dtype) if any(wanted) else None
+        # Products take slopes as halves; whatever else is made of them is a sum in which they nearly cancel.
+        dtype = (a.dtype if isinstance(chunks, Products) else logits.dtype) if any(wanted) else None
         losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
             to_chunk = pull(slope, inner)
@@ -244,7 +245,7 @@ class Products:
         tables = ()
         if self.lacks is None:
             out = _product(a, self.side.mT)
-            _add_product_(out, a.sign() - 1, self.b.mT, self.factor)
+            add_product_(out, a.sign() - 1, self.b.mT, self.factor)
         else:
             # −f(A−B), −f(B−A), f(A∩B)
             tables = _product(a, self.lacks.mT), _product(a.sign() - 1, self.b.mT), _product(a, self.b.mT)
@@ -256,7 +257,7 @@ class Products:
                 if self.to_b is None:
                     self.to_b = _product(slope.mT, side)
                 else:
-                    _add_product_(self.to_b, slope.mT, side)
+                    add_product_(self.to_b, slope.mT, side)
             if tables:
                 self.sums += torch.stack([_inner(t, slope).sum() for t in tables])
             if not self.wants_a:
@@ -363,16 +364,6 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
     if x.is_cuda and x.dtype != wide:
         return torch.mm(x, y, out_dtype=wide, out=out)
     return torch.mm(x.to(wide), y.to(wide), out=out)
-
-
-def _add_product_(total: Tensor, x: Tensor, y: Tensor, factor: float = 1.0) -> None:
-    """``total += factor * x @ y``, added in the dtype of ``total``."""
-    if total.dtype == x.dtype:
-        total.addmm_(x, y, alpha=factor)
-    elif x.is_cuda:
-        torch.addmm(total, x, y, out_dtype=total.dtype, alpha=factor, out=total)
-    else:
-        total.addmm_(x.to(total.dtype), y.to(total.dtype), alpha=factor)
 
 
 def _inner(x: Tensor, y: Tensor, kernels: bool = False) -> Tensor:

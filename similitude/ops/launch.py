@@ -17,16 +17,17 @@ def launch(kernel, grid: tuple[int, ...], args: tuple, num_warps: int, **constan
     if torch.compiler.is_compiling():
         kernel[grid](*args, num_warps=num_warps, **constants)
         return
-    device = args[0].device.index
-    facts = [(a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else a for a in args]
-    key = (id(kernel), device, num_warps, *facts, *constants.values())
-    chosen = _compiled.get(key)
-    if chosen is None:
-        if len(_compiled) > 4096:
-            _compiled.clear()
-        # The interpreter of CPUs has nothing compiled to give.
-        chosen = kernel[grid](*args, num_warps=num_warps, **constants)
-        if chosen is not None:
-            _compiled[key] = chosen
-    elif 0 not in grid:
-        chosen[(*grid, 1, 1)[:3]](*args, *constants.values())  # pyright: ignore
+    with torch.cuda.device_of(args[0]):
+        device = args[0].device.index
+        facts = [(a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else a for a in args]
+        key = (id(kernel), device, num_warps, *facts, *constants.values())
+        chosen = _compiled.get(key)
+        if chosen is None:
+            if len(_compiled) > 4096:
+                _compiled.clear()
+            # The interpreter of CPUs has nothing compiled to give.
+            chosen = kernel[grid](*args, num_warps=num_warps, **constants)
+            if chosen is not None:
+                _compiled[key] = chosen
+        elif 0 not in grid:
+            chosen[(*grid, 1, 1)[:3]](*args, *constants.values())  # pyright: ignore

@@ -22,7 +22,7 @@ def has_kernels(x: Tensor) -> bool:
 
 
 def pools(a: Tensor, intersection: str, difference: str, level: str) -> bool:
-    """Whether pooled_triton serves these options."""
+    """Whether pooled_triton serves these options, if separable_triton does not: halves alone come to kernels."""
     splits = level == "set" or (intersection in ("product", "mean") and difference == "ignorematch")
     return splits and a.dtype in HALVES
 

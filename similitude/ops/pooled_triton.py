@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .separable import refuse_second_derivatives, without_autocast
-from .separable_triton import _product, add_product, block, ceil
+from .launch import launch
+from .separable import add_product_, refuse_second_derivatives, without_autocast
+from .separable_triton import _product, block, ceil
 
 INTERSECTIONS = ("product", "mean", "min", "max", "gmean", "softmin")
 ROWS, COLUMNS = 16, 512
@@ -38,7 +39,8 @@ class Pooled(torch.autograd.Function):
         (N, K), P = a.shape, b.shape[0]
         positive_a, has_a, positive_b, has_b = (torch.empty_like(t) for t in (a, a, b, b))
         sums = torch.empty(N + P, dtype=torch.float32, device=a.device)  # sal(A), then sal(B)
-        _sets[(N + P,)](a, b, positive_a, has_a, positive_b, has_b, sums, N, K, BLOCK=block(K), num_warps=4)
+        args = (a, b, positive_a, has_a, positive_b, has_b, sums, N, K)
+        launch(_sets, (N + P,), args, 4, BLOCK=block(K))
         ctx.kernel = _settings(*options)
         tables = _tables(positive_a, has_a, positive_b, has_b, ctx.kernel)
         out = _pooled(tables, sums, (alpha, beta, theta), ctx.kernel, a.dtype)
@@ -50,14 +52,16 @@ class Pooled(torch.autograd.Function):
         refuse_second_derivatives()
         a, has_a, b, has_b, sums, *tables, alpha, beta, theta = ctx.saved_tensors
         (N, K), P = a.shape, b.shape[0]
-        (by_u, by_v, by_w), rows, columns, to_scalars = _slopes(grad, tables, sums, (alpha, beta, theta), ctx.kernel)
+        (by_u, by_v, by_w), rows, columns, to_scalars = _slopes(
+            grad, tables, sums, (alpha, beta, theta), ctx.kernel, a.dtype
+        )
         with without_autocast(a.device.type):
             to_a, to_b = by_u @ has_b, by_v.mT @ has_a
             if by_w is not None:
                 to_a.addmm_(by_w, b)
                 to_b.addmm_(by_w.mT, a)
-        across, down = len(rows), len(columns)
-        _present[(N + P,)](to_a, to_b, a, b, rows, columns, N, P, K, across, down, BLOCK=block(K), num_warps=4)
+        args = (to_a, to_b, a, b, rows, columns, N, P, K, len(rows), len(columns))
+        launch(_present, (N + P,), args, 4, BLOCK=block(K))
         needed = ctx.needs_input_grad[2:5]
         return to_a, to_b, *(s if n else None for s, n in zip(to_scalars.float(), needed, strict=True)), *[None] * 4
 
@@ -71,7 +75,7 @@ class Chunks:
     def __init__(self, b: Tensor, scalars: Sequence[Tensor], options: Sequence[str], wanted: Sequence[bool]):
         self.b, self.has, self.sums = b, b.sign(), b.sum(-1, dtype=torch.float32)
         self.scalars, self.kernel, self.wanted = scalars, _settings(*options), wanted
-        self.to_b: Tensor | None = None
+        self.to_b = torch.zeros_like(b, dtype=torch.float32) if wanted[1] else None
         self.to_sums, self.to_scalars = torch.zeros_like(self.sums), self.sums.new_zeros(3, dtype=torch.float64)
 
     def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
@@ -80,36 +84,36 @@ class Chunks:
         tables = _tables(a, has, self.b, self.has, self.kernel)
 
         def pull(slope: Tensor, _) -> Tensor | None:
-            by, rows, columns, to_scalars = _slopes(slope, tables, sums, self.scalars, self.kernel)
+            if not any(self.wanted[:5]):
+                return None
+            by, rows, columns, to_scalars = _slopes(slope, tables, sums, self.scalars, self.kernel, a.dtype)
             by_u, by_v, by_w = by
             self.to_scalars += to_scalars
-            if self.wanted[1]:
+            if self.to_b is not None:
                 self.to_sums += columns.sum(0)
-                self.to_b = add_product(self.to_b, by_v.mT, has)
-                self.to_b = self.to_b if by_w is None else add_product(self.to_b, by_w.mT, a)
+                add_product_(self.to_b, by_v.mT, has)
+                if by_w is not None:
+                    add_product_(self.to_b, by_w.mT, a)
             if not self.wanted[0]:
                 return None
-            to_a = add_product(None, by_u, self.has)
-            to_a = to_a if by_w is None else add_product(to_a, by_w, self.b)
-            return to_a.add_(rows.sum(0).unsqueeze(1)).to(a.dtype)
+            to_a = rows.sum(0).unsqueeze(1).repeat(1, a.shape[1])
+            add_product_(to_a, by_u, self.has)
+            if by_w is not None:
+                add_product_(to_a, by_w, self.b)
+            return to_a.to(a.dtype)
 
         return _pooled(tables, sums, self.scalars, self.kernel, torch.float32), pull
 
     def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Gradients of b and of α, β, θ."""
-        to_scalars = [s if w else None for s, w in zip(self.to_scalars.unbind(), self.wanted[2:5], strict=True)]
-        if not self.wanted[1]:
-            return None, to_scalars
-        to_b = torch.zeros_like(self.b, dtype=torch.float32) if self.to_b is None else self.to_b
-        return to_b.add_(self.to_sums.unsqueeze(1)), to_scalars
+        to_b = None if self.to_b is None else self.to_b.add_(self.to_sums.unsqueeze(1))
+        return to_b, [s if w else None for s, w in zip(self.to_scalars.unbind(), self.wanted[2:5], strict=True)]
 
 
 def _settings(intersection: str, difference: str, level: str, model: str) -> dict:
     """What the kernels are made for; ``level`` makes no difference to them."""
-    return dict(
-        PSI=INTERSECTIONS.index(intersection), SUBTRACT=difference == "subtractmatch", RATIO=model == "ratio",
-        ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8,
-    )  # fmt: skip
+    kind = dict(PSI=INTERSECTIONS.index(intersection), SUBTRACT=difference == "subtractmatch", RATIO=model == "ratio")
+    return dict(**kind, ROWS=ROWS, COLUMNS=COLUMNS)
 
 
 def _tables(a: Tensor, has_a: Tensor, b: Tensor, has_b: Tensor, kernel: dict) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -122,22 +126,22 @@ def _pooled(tables, sums: Tensor, scalars: Sequence[Tensor], kernel: dict, dtype
     """S of all pairs, ``[N, P]``; sums: sal(A), then sal(B)."""
     u, v, w = tables
     (N, P), out = u.shape, torch.empty_like(u, dtype=dtype)
-    _pool[(ceil(N, ROWS), ceil(P, COLUMNS))](u, v, u if w is None else w, sums, *scalars, out, N, P, **kernel)
+    args = (u, v, u if w is None else w, sums, *scalars, out, N, P)
+    launch(_pool, (ceil(N, ROWS), ceil(P, COLUMNS)), args, 8, **kernel)
     return out
 
 
-def _slopes(grad: Tensor, tables, sums: Tensor, scalars: Sequence[Tensor], kernel: dict):
-    """Gradients of u, v, w in ``grad``'s dtype; parts of sal(A)'s, ``[·, N]``, and sal(B)'s, ``[·, P]``; of α, β, θ."""
+def _slopes(grad: Tensor, tables, sums: Tensor, scalars: Sequence[Tensor], kernel: dict, dtype: torch.dtype):
+    """Gradients of u, v, w in ``dtype``; parts of sal(A)'s, ``[·, N]``, and sal(B)'s, ``[·, P]``; of α, β, θ."""
     u, v, w = tables
     (N, P), grad, new = u.shape, grad.contiguous(), sums.new_empty
     down, across = ceil(N, ROWS), ceil(P, COLUMNS)
-    by_u, by_v = torch.empty_like(grad), torch.empty_like(grad)
-    by_w = None if w is None else torch.empty_like(grad)
+    by_u, by_v = torch.empty_like(grad, dtype=dtype), torch.empty_like(grad, dtype=dtype)
+    by_w = None if w is None else torch.empty_like(grad, dtype=dtype)
     rows, columns, to_scalars = new(across, N), new(down, P), new(3, down * across)
-    _unpool[(down, across)](
-        grad, u, v, u if w is None else w, sums, *scalars, by_u, by_v, by_u if by_w is None else by_w, rows, columns,
-        to_scalars, N, P, down * across, **kernel,
-    )  # fmt: skip
+    by = (by_u, by_v, by_u if by_w is None else by_w)
+    args = (grad, u, v, u if w is None else w, sums, *scalars, *by, rows, columns, to_scalars, N, P, down * across)
+    launch(_unpool, (down, across), args, 8, **kernel)
     return (by_u, by_v, by_w), rows, columns, to_scalars.sum(-1, dtype=torch.float64)
 
 

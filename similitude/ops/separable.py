@@ -222,3 +222,13 @@ def least_quotient(a: Tensor) -> float:
 def _inner(x: Tensor, y: Tensor) -> Tensor:
     """Row-wise products of x and y, in float64 since differences of their sums are taken."""
     return (x * y).sum(-1).to(torch.float32 if x.device.type == "mps" else torch.float64)
+
+
+def add_product_(total: Tensor, x: Tensor, y: Tensor, factor: float = 1.0) -> None:
+    """``total += factor * x @ y``, added in the dtype of ``total``."""
+    if total.dtype == x.dtype:
+        total.addmm_(x, y, alpha=factor)
+    elif x.is_cuda:
+        torch.addmm(total, x, y, out_dtype=total.dtype, alpha=factor, out=total)
+    else:
+        total.addmm_(x.to(total.dtype), y.to(total.dtype), alpha=factor)

@@ -176,15 +176,6 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return (a.float() @ b.float()).to(dtype)
 
 
-def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """``total + a @ b`` of halves, in float32 and in the place of ``total``, which may be nothing yet."""
-    if total is None:
-        return _product(a, b, torch.float32)
-    if a.is_cuda:
-        return torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
-    return total.addmm_(a.float(), b.float())
-
-
 @triton.jit
 def _gather(x, prototypes, features, objects, bank, N, P, K, Q, L, D, BLOCK: tl.constexpr):
     """A row of x, prototypes or features, rounded: N + Q rows of objects and L of the bank, zeros at the ends."""
