@@ -23,6 +23,10 @@ MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
 NOTE = """
 GPT-2 small, and Tversky variants of it, on the Penn Treebank; perplexity per BPE token. The paper prints no optimiser.
 Rows that start from OpenAI's weights need them: `--set init=finetuned --set source=FOLDER`.
+
+**What does not hold:** the paper's linear baseline is far from what GPT-2 can do here, with the Trainer's defaults too.
+Under the tuned recipe, which serves linear well, a Tversky head is within 1 % of it and not ahead, and all-1layer, with
+35 % fewer parameters, is a tenth behind.
 """
 
 
