@@ -32,10 +32,10 @@ test: setup
 test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
-# The loss's kernels are tested by one file, on a GPU or under the interpreter.
+# Kernels' files have mostly no mark: they run on a GPU, or without one in Triton's interpreter.
 test-gpu:
 	python3 -m pytest -m gpu
-	python3 -m pytest -m "gpu or not gpu" tests/test_cross_entropy_triton.py
+	python3 -m pytest tests/test_*_triton.py
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -245,7 +245,7 @@ def _projection(model: nn.Module, target: _Target, staying: set[int]) -> Tversky
         options = {"num_prototypes": shape[0], "dim": shape[1], **options}
     elif not {"dim", "num_prototypes"} <= options.keys():
         if type(old).__module__.startswith("torch.ao."):
-            raise ValueError(f"{name!r} is quantised, and has no weight to start from: convert first, then quantise.")
+            raise ValueError(f"{name!r} is quantised, and no nn.Linear any more: convert first, then quantise.")
         chosen = f"{name!r}, chosen by {_shown(target.pattern)}, is of class {type(old).__name__}"
         able = "only nn.Linear and transformers' Conv1D convert by themselves"
         raise ValueError(f"{chosen}, and {able}: narrow the pattern, or give dim and num_prototypes, or a maker.")

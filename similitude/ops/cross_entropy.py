@@ -19,8 +19,6 @@ from .separable import add_product_, least_quotient, without_autocast
 REDUCTIONS = ("mean", "sum", "none")
 # Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
-# Prototypes whose gradients are added up at a time, where that takes a copy of them.
-BLOCK = 2**13
 
 
 class Loss(NamedTuple):
