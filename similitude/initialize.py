@@ -118,16 +118,14 @@ def constants(
     model: str,
     normalize: bool = False,
     spread: float | None = None,
-    alpha_share: float = SHARE,
     x: Tensor | None = None,
 ) -> tuple[Sequence[float], Sequence[float]]:
     """α, β, θ with which S has the mean 0 and the standard deviation ``spread`` for inputs like ``x``, and their units.
 
     Without x for standard normal ones; without prototypes for other such objects. A unit is what a constant would be if
-    it were to balance f(A∩B) alone: α starts as ``alpha_share`` of its unit, β as the rest of its own. S is linear in
-    the three, so that its three parts, computed for some inputs and prototypes, tell them. Where nothing is shared or
-    nothing distinctive there is nothing to balance, and only the size is set; the ratio model has none to choose and
-    starts as in the paper.
+    it were to balance f(A∩B) alone. S is linear in the three, so that its three parts, computed for some inputs and
+    prototypes, tell them. Where nothing is shared or nothing distinctive there is nothing to balance, and only the
+    size is set; the ratio model has none to choose and starts as in the paper.
     """
     if model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
@@ -155,7 +153,7 @@ def constants(
     )
     means = [t.mean().item() for t in (common, a_only, b_only)]
     # Of one feature next to nothing, but not nothing: its logarithm may be learned.
-    share = alpha_share * (1 - 0.99 / K)
+    share = SHARE * (1 - 0.99 / K)
     shares = (share, 1 - share, 1.0)
     units = [means[0] / mean for mean in (*means[1:], means[0])] if min(means) > 0 else PAPER
     size = (common - shares[0] * units[0] * a_only - shares[1] * units[1] * b_only).std().item()

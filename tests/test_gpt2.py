@@ -17,7 +17,7 @@ import similitude.functional as F
 from similitude import TverskyProjection
 from similitude.experiments.record import paper
 from similitude.initialize import SPREAD
-from similitude.models.gpt2 import HEAD_SHARE, MLP_SHARE, VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
+from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.pretrained import layer_options
 
 TINY = dict(
@@ -180,12 +180,6 @@ def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     torch.testing.assert_close(mlp(x), expected)
     assert expected.abs().min() > 0
     assert mlp.train()(x).abs().max() == 0
-
-
-def test_head_and_mlps_start_with_their_own_shares_of_alpha():
-    model = tiny("all-1layer", num_features=128)
-    shares = [model.transformer.h[0].mlp.projection.alpha_gain, model.lm_head.alpha_gain]
-    assert [s.item() for s in shares] == pytest.approx([s * (1 - 0.99 / 128) for s in (MLP_SHARE, HEAD_SHARE)])
 
 
 def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():

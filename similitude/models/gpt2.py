@@ -37,8 +37,6 @@ except ImportError as error:
     raise ImportError(f"similitude.models.gpt2 needs transformers: pip install 'similitude[hf]' ({error}).") from error
 
 VARIANTS = ("head", "all-1layer")
-# The part of what is common that α's difference takes at the start, of the head and of MLPs; docs/initialisation.md.
-HEAD_SHARE, MLP_SHARE = 0.25, 1.0
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
@@ -100,8 +98,7 @@ class TverskyMLP(nn.Module):
         dim = config.n_embd
         # What is added to the residual stream is smaller the more blocks there are, as in GPT-2.
         spread = SPREAD / math.sqrt(2 * config.n_layer)
-        options = dict(features=features, spread=spread, alpha_share=MLP_SHARE, **layer_options(config))
-        self.projection = TverskyProjection(dim, dim, **options)
+        self.projection = TverskyProjection(dim, dim, features=features, spread=spread, **layer_options(config))
         # The bank is the head's child alone: one name in every state, and a block has no parameters but its own, which
         # FSDP, sharding block by block, needs.
         del self.projection.features
@@ -144,7 +141,6 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             config.n_embd,
             config.vocab_size,
             features=features,
-            alpha_share=HEAD_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
             **layer_options(config),
         )
