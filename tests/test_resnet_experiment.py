@@ -82,3 +82,34 @@ def test_settings_of_0_are_the_data_sets_own():
     assert resnet.Config(data="mnist").filled().num_features == 20
     assert resnet.Config(data="nabirds", batch=8).filled().batch == 8
     assert resnet.Config(data="nabirds").filled().num_features == 224
+
+
+@pytest.mark.parametrize("condition", resnet.CONDITIONS)
+def test_a_head_learns_at_its_own_rate_and_every_parameter_is_in_one_group(condition):
+    config = replace(resnet.SMOKE, condition=condition, lr=0.5, head_rate=0.1)
+    model = resnet.make(config.filled(), 10)
+    head = resnet.head_of(model)
+    trained = head if condition == "frozen" else model
+    groups = torch.optim.SGD(resnet.groups(config, trained, head), config.lr).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    own = {id(p) for p in head.parameters()}
+    assert rates.keys() == {id(p) for p in trained.parameters()}
+    assert all(rate == (0.05 if p in own else 0.5) for p, rate in rates.items())
+
+
+def test_each_recipe_has_a_table_of_its_own_runs():
+    def run(accuracy, model="tversky", **settings):
+        config = replace(resnet.RECIPES["paper"], model=model, epochs=3, **settings)
+        return {
+            "config": {k: v for k, v in vars(config).items() if k != "head_rate" or v != 1},
+            "result": {"accuracy": accuracy},
+        }
+
+    runs = [run(0.5), run(0.7, seed=1), run(0.9, head_rate=0.1), run(0.1, lr=0.001), run(0.2, pictures=5)]
+    assert [cells(table, 5)[0] for table in resnet.compare(runs)] == ["60.0 ± 10.00", "90.0"]
+    assert [len(table.rows) for table in resnet.compare(runs)] == [9, 1]
+    assert len(resnet.compare(runs[:2])) == 1
+
+
+def cells(table, column: int) -> list[str]:
+    return list(table.columns[column].cells)

