@@ -55,6 +55,12 @@ def check_scalar(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a finite number; got {value!r}.")
 
 
+def check_share(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ValueError(f"{name} must be a number above 0, up to 1; got {value!r}.")
+    return float(value)
+
+
 def check_leak(leak: object, intersection: str, difference: str, level: str, model: str) -> float:
     """The leak, or one error: options for which a lacked feature has no gradient of its own to take a part of."""
     if not isinstance(leak, int | float) or isinstance(leak, bool) or not 0 <= leak <= 1:

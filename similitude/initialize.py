@@ -25,6 +25,8 @@ SHARE = 0.5
 # Sum of a single feature's elements, in few dimensions less; found by trial. Inputs behind a ReLU then have it about as
 # often and as much as standard normal ones.
 LEAN = 0.6
+# Mean of each coordinate of a leaning model's hidden states and prototypes, in standard deviations.
+TILT = 0.25
 # Times its mean that P prototypes have in common, divided by P.
 COMMON = 3
 
@@ -90,6 +92,20 @@ def frame_(weight: Tensor) -> Tensor:
     return weight
 
 
+@torch.no_grad()
+def lean_(bank: Tensor, presence: float) -> Tensor:
+    """Features turned to the diagonal (1, …, 1) until objects have ``presence`` of them, each at the length it had.
+
+    Objects of unit variance, that is, whose coordinates have the mean TILT; lengths do not matter.
+    """
+    D = bank.shape[1]
+    far = torch.special.ndtri(torch.tensor(presence)).item()
+    rows = bank.to(torch.promote_types(bank.dtype, torch.float32))
+    length = rows.norm(dim=-1, keepdim=True)
+    across = nn.functional.normalize(rows - rows.mean(-1, keepdim=True), dim=-1)
+    return bank.copy_(nn.functional.normalize(across + far / (TILT * D), dim=-1) * length)
+
+
 def _bases_(weight: Tensor) -> Tensor:
     for part in weight.split(weight.shape[1]):
         part.copy_(_orthogonal(part))
@@ -118,14 +134,16 @@ def constants(
     model: str,
     normalize: bool = False,
     spread: float | None = None,
+    alpha_share: float = SHARE,
     x: Tensor | None = None,
 ) -> tuple[Sequence[float], Sequence[float]]:
     """α, β, θ with which S has the mean 0 and the standard deviation ``spread`` for inputs like ``x``, and their units.
 
     Without x for standard normal ones; without prototypes for other such objects. A unit is what a constant would be if
-    it were to balance f(A∩B) alone. S is linear in the three, so that its three parts, computed for some inputs and
-    prototypes, tell them. Where nothing is shared or nothing distinctive there is nothing to balance, and only the
-    size is set; the ratio model has none to choose and starts as in the paper.
+    it were to balance f(A∩B) alone: α starts as ``alpha_share`` of its unit, β as the rest of its own. S is linear in
+    the three, so that its three parts, computed for some inputs and prototypes, tell them. Where nothing is shared or
+    nothing distinctive there is nothing to balance, and only the size is set; the ratio model has none to choose and
+    starts as in the paper.
     """
     if model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
@@ -153,7 +171,7 @@ def constants(
     )
     means = [t.mean().item() for t in (common, a_only, b_only)]
     # Of one feature next to nothing, but not nothing: its logarithm may be learned.
-    share = SHARE * (1 - 0.99 / K)
+    share = alpha_share * (1 - 0.99 / K)
     shares = (share, 1 - share, 1.0)
     units = [means[0] / mean for mean in (*means[1:], means[0])] if min(means) > 0 else PAPER
     size = (common - shares[0] * units[0] * a_only - shares[1] * units[1] * b_only).std().item()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import checks, precision
 from . import functional as F
 from .constants import CONSTANTS, Contrast
-from .initialize import INITS, PAPER, constants, fill_, fill_prototypes_
+from .initialize import INITS, PAPER, SHARE, constants, fill_, fill_prototypes_
 
 if TYPE_CHECKING:
     from .hygiene import Pruned, Usage
@@ -133,7 +133,7 @@ class TverskySimilarity(Contrast):
 
     def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again; see TverskyProjection.reset_constants."""
-        _reset_constants(self, None, x, spread)
+        _reset_constants(self, None, x, spread, SHARE)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return F.tversky_similarity(a, b, self.features.weight, **_arguments(self))
@@ -157,6 +157,8 @@ class TverskyProjection(Contrast):
     False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
     init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
     spread: standard deviation of the outputs at a calibrated start, by default a fifth above an nn.Linear's.
+    alpha_share: the part, above 0 and up to 1, of what is common that α's difference takes away at that start;
+    β's takes the rest.
     bias: adds a learned number for each prototype, which the paper does not have.
     The options are those of functional.tversky_projection.
     """
@@ -169,6 +171,7 @@ class TverskyProjection(Contrast):
     init: str
     backend: str
     leak: float = 0.0
+    alpha_share: float = SHARE
     bias: nn.Parameter | None
 
     def __init__(
@@ -192,6 +195,7 @@ class TverskyProjection(Contrast):
         normalize: bool = False,
         init: str = "calibrated",
         spread: float | None = None,
+        alpha_share: float = SHARE,
         backend: str = "auto",
         leak: float = 0.0,
         device=None,
@@ -205,7 +209,7 @@ class TverskyProjection(Contrast):
         if given is not None:
             device, dtype = _like(given, device, dtype)
         self._kept: _Kept | None = None
-        self.spread = spread
+        self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
         if prototypes is None:
@@ -233,7 +237,7 @@ class TverskyProjection(Contrast):
         Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, by default the
         layer's own, for inputs like ``x [N, D]`` or, without them, of unit variance.
         """
-        _reset_constants(self, self.prototypes, x, self.spread if spread is None else spread)
+        _reset_constants(self, self.prototypes, x, self.spread if spread is None else spread, self.alpha_share)
 
     @property
     def in_features(self) -> int:
@@ -418,12 +422,12 @@ def _start_constants(module, values: tuple, learnable, parametrization, device, 
     module.reset_constants()
 
 
-def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float | None) -> None:
+def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float | None, share: float) -> None:
     """What was asked for, and for the rest what the starting values of the vectors call for."""
     given, usual, units = module.starting_constants, PAPER, None
     if module.init == "calibrated" and None in given:
         options = (module.intersection, module.difference, module.level, module.model, module.normalize)
-        usual, units = constants(prototypes, module.features.weight, *options, spread=spread, x=x)
+        usual, units = constants(prototypes, module.features.weight, *options, spread=spread, alpha_share=share, x=x)
     values = [value if value is not None else other for value, other in zip(given, usual, strict=True)]
     if units is not None:
         units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]

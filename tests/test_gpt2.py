@@ -3,6 +3,7 @@
 import copy
 import importlib
 import json
+import math
 import pickle
 import re
 import sys
@@ -180,6 +181,31 @@ def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     torch.testing.assert_close(mlp(x), expected)
     assert expected.abs().min() > 0
     assert mlp.train()(x).abs().max() == 0
+
+
+@pytest.mark.parametrize("presence", [0.75, 0.9])
+@every_model
+def test_a_leaning_model_starts_with_the_presence_asked_for(variant, tied, presence, tmp_path):
+    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02, presence=presence)
+    model = TverskyGPT2LMHeadModel(config(variant, tied, **sizes)).eval()
+    x = torch.randint(2000, (4, 20))
+    out, hidden, head = model(x, labels=x), model.transformer(x).last_hidden_state, model.lm_head
+    for objects in (hidden, head.prototypes):
+        assert (head.features(objects) > 0).float().mean().item() == pytest.approx(presence, abs=0.02)
+    assert out.logits.std().item() == pytest.approx(SPREAD, rel=0.15)
+    assert out.loss.item() == pytest.approx(math.log(2000), rel=0.1)
+    out.loss.backward()
+    assert all(p.grad.any() for p in model.parameters())
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(x).logits, out.logits)
+
+
+def test_presence_is_checked_and_not_for_a_pretrained_gpt2():
+    for wrong in (0.4, 1, "most"):
+        with pytest.raises(ValueError, match="presence must be a number from"):
+            config(presence=wrong)
+    with pytest.raises(ValueError, match="is for new models; from_gpt2"):
+        TverskyGPT2LMHeadModel.from_gpt2(GPT2LMHeadModel(GPT2Config(**TINY)), presence=0.75)
 
 
 def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():

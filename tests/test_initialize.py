@@ -117,6 +117,26 @@ def test_an_object_has_half_of_a_calibrated_bank(K, D):
         torch.testing.assert_close(bank.T @ bank, torch.eye(D) * K / D, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_alpha_takes_the_share_that_it_is_given_and_outputs_stay_balanced(share):
+    torch.manual_seed(0)
+    layer = TverskyProjection(16, 40, 64, alpha_share=share)
+    x = torch.randn(4096, 16)
+    out, (a, b) = layer(x), (torch.relu(layer.features(x)), torch.relu(layer.features(layer.prototypes)))
+    taken = layer.alpha * (a @ (b == 0).float().mT).mean() / (layer.theta * (a @ b.mT).mean())
+    assert taken.item() == pytest.approx(share * (1 - 0.99 / 64), abs=0.03)
+    assert abs(out.mean().item()) < 0.05
+    assert out.std().item() == pytest.approx(SPREAD, rel=0.05)
+    layer.reset_parameters()
+    assert layer.alpha_gain.item() == pytest.approx(share * (1 - 0.99 / 64))
+
+
+@pytest.mark.parametrize("share", [0, 1.1, float("nan"), "half", True])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ValueError, match="alpha_share must be a number above 0, up to 1; got "):
+        TverskyProjection(2, 2, 2, alpha_share=share)
+
+
 def test_the_start_draws_no_more_random_numbers_than_vectors_need():
     torch.manual_seed(3)
     FeatureBank(8, 4)

@@ -44,6 +44,7 @@ class Config:
     source: str = "gpt2"
     tied: bool = True
     num_features: int = 8192
+    presence: float = 0.5
     intersection: str = "product"
     difference: str = "ignorematch"
     level: str = "set"
@@ -181,7 +182,7 @@ def make(config: Config, vocabulary: int) -> nn.Module:
     ends: dict = dict(bos_token_id=vocabulary - 1, eos_token_id=vocabulary - 1)
     sizes: dict = dict(n_layer=config.layers, n_embd=config.width, n_head=config.heads, vocab_size=vocabulary)
     usual: dict = {**sizes, **ends, **drop, "tie_word_embeddings": config.tied, "n_positions": max(1024, config.length)}
-    names = ("num_features", "intersection", "difference", "level", "leak")
+    names = ("num_features", "presence", "intersection", "difference", "level", "leak")
     options: dict = {name: getattr(config, name) for name in names} | {"variant": config.model.removeprefix("tversky-")}
     if config.init == "scratch":
         if config.model == "baseline":
@@ -346,7 +347,7 @@ def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
     for r in results:
         config = Config(**r["config"])
         # A baseline has neither a bank nor α and β.
-        more = ["bank_rate", "difference_rate", "leak"] if config.model == "baseline" else []
+        more = ["presence", "bank_rate", "difference_rate", "leak"] if config.model == "baseline" else []
         if replace(config, **{name: getattr(recipe, name) for name in about + more}) == recipe:
             groups.setdefault(replace(config, seed=0), []).append(r)
     return list(groups.values())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks
-from ..initialize import SPREAD, linear_spread
+from ..initialize import SEED, SHARE, SPREAD, TILT, lean_, linear_spread
 from ..nn import FeatureBank, TverskyProjection
 from .pretrained import damage_named, fill_missing, layer_options, load, settle
 
@@ -37,6 +37,8 @@ except ImportError as error:
     raise ImportError(f"similitude.models.gpt2 needs transformers: pip install 'similitude[hf]' ({error}).") from error
 
 VARIANTS = ("head", "all-1layer")
+# The part of what is common that α's difference takes where features are more often present than not.
+LEANING_SHARE = 0.01
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
@@ -45,6 +47,7 @@ class TverskyGPT2Config(GPT2Config):
 
     variant: "head", or "all-1layer", where each block's MLP is one projection too, all on the head's feature bank.
     tie_word_embeddings: whether the head's prototypes are the token embedding.
+    presence: the share of features that hidden states and prototypes of the head have in a new model, 0.5 or more.
     The others are TverskyProjection's; ``init`` is of the bank and of prototypes that are not the token embedding.
     """
 
@@ -52,6 +55,7 @@ class TverskyGPT2Config(GPT2Config):
 
     variant: str = "head"
     num_features: int = 2048
+    presence: float = 0.5
     intersection: str = "product"
     difference: str = "ignorematch"
     level: str = "feature"
@@ -69,6 +73,8 @@ class TverskyGPT2Config(GPT2Config):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
+        if not isinstance(self.presence, int | float) or not 0.5 <= self.presence < 1:
+            raise ValueError(f"presence must be a number from 0.5 to below 1; got {self.presence!r}.")
         # A layer without memory makes all its checks.
         layer = TverskyProjection(1, 1, self.num_features, device="meta", **layer_options(self))
         settle(self, layer)
@@ -141,10 +147,29 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             config.n_embd,
             config.vocab_size,
             features=features,
+            alpha_share=SHARE if config.presence == 0.5 else LEANING_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
             **layer_options(config),
         )
         self.post_init()
+        # Weights that are going to be loaded are on the meta device.
+        if config.presence != 0.5 and not features.weight.is_meta:
+            self._lean(config.presence)
+
+    @torch.no_grad()
+    def _lean(self, presence: float) -> None:
+        """Hidden states and prototypes moved along the diagonal, which no layer norm sees, and features turned to it.
+
+        So much of them is common that similarities are concave in the angle: see docs/initialisation.md.
+        """
+        head = self.lm_head
+        self.transformer.ln_f.bias.fill_(TILT)
+        head.prototypes += TILT * head.prototypes.std()
+        lean_(head.features.weight, presence)
+        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
+        head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
+        for block in self.transformer.h if self.config.variant == "all-1layer" else ():
+            block.mlp.projection.reset_constants()
 
     @classmethod
     def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
@@ -165,6 +190,8 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             raise TypeError(f"from_gpt2 takes a name, a folder or a GPT2LMHeadModel; got {type(gpt2).__name__}.")
         inherited = {name: value for name, value in gpt2.config.to_dict().items() if name in names}
         config = TverskyGPT2Config(**{**inherited, "architectures": None, "dtype": gpt2.dtype, **options})
+        if config.presence != 0.5:
+            raise ValueError(f"presence={config.presence} is for new models; from_gpt2 has hidden states as they are.")
         for name in SIZES:
             if getattr(config, name) != getattr(gpt2.config, name):
                 here, there = getattr(config, name), getattr(gpt2.config, name)
