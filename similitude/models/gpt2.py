@@ -158,18 +158,24 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _lean(self, presence: float) -> None:
-        """Hidden states and prototypes moved along the diagonal, which no layer norm sees, and features turned to it.
+        """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes moved along it.
 
-        So much of them is common that similarities are concave in the angle: see docs/initialisation.md.
+        The head's to where they have ``presence`` of the features, so that similarities are concave in the angle, and
+        those of MLPs the other way, to where they lack as many, so that they bend; see docs/initialisation.md.
         """
-        head = self.lm_head
-        self.transformer.ln_f.bias.fill_(TILT)
-        head.prototypes += TILT * head.prototypes.std()
-        lean_(head.features.weight, presence)
-        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
-        head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
-        for block in self.transformer.h if self.config.variant == "all-1layer" else ():
-            block.mlp.projection.reset_constants()
+        lean_(self.lm_head.features.weight, presence)
+        trunk, normal = (
+            self.transformer,
+            torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED)),
+        )
+        hidden = nn.functional.layer_norm(normal, normal.shape[1:])
+        layers = [(trunk.ln_f, self.lm_head, TILT)]
+        if self.config.variant == "all-1layer":
+            layers += [(block.ln_2, block.mlp.projection, -TILT) for block in trunk.h]
+        for norm, layer, tilt in layers:
+            norm.bias.fill_(tilt)
+            layer.prototypes += tilt * layer.prototypes.std()
+            layer.reset_constants(hidden + tilt)
 
     @classmethod
     def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
