@@ -164,17 +164,15 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         those of MLPs the other way, to where they lack as many, so that they bend; see docs/initialisation.md.
         """
         lean_(self.lm_head.features.weight, presence)
-        trunk, normal = (
-            self.transformer,
-            torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED)),
-        )
+        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
         hidden = nn.functional.layer_norm(normal, normal.shape[1:])
-        layers = [(trunk.ln_f, self.lm_head, TILT)]
+        layers: list = [(self.transformer.ln_f, self.lm_head, TILT)]
         if self.config.variant == "all-1layer":
-            layers += [(block.ln_2, block.mlp.projection, -TILT) for block in trunk.h]
+            blocks: list = list(self.transformer.h)
+            layers += [(block.ln_2, block.mlp.projection, -TILT) for block in blocks]
         for norm, layer, tilt in layers:
             norm.bias.fill_(tilt)
-            layer.prototypes += tilt * layer.prototypes.std()
+            layer.prototypes.add_(tilt * layer.prototypes.std())
             layer.reset_constants(hidden + tilt)
 
     @classmethod
