@@ -61,6 +61,11 @@ def check_share(name: str, value: float) -> float:
     return float(value)
 
 
+def check_presence(value: object) -> None:
+    if not isinstance(value, int | float) or not 0.5 <= value < 1:
+        raise ValueError(f"presence must be a number from 0.5 to below 1; got {value!r}.")
+
+
 def check_leak(leak: object, intersection: str, difference: str, level: str, model: str) -> float:
     """The leak, or one error: options for which a lacked feature has no gradient of its own to take a part of."""
     if not isinstance(leak, int | float) or isinstance(leak, bool) or not 0 <= leak <= 1:

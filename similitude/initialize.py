@@ -96,7 +96,7 @@ def frame_(weight: Tensor) -> Tensor:
 def lean_(bank: Tensor, presence: float) -> Tensor:
     """Features turned to the diagonal (1, …, 1) until objects have ``presence`` of them, each at the length it had.
 
-    Objects of unit variance, that is, whose coordinates have the mean TILT; lengths do not matter.
+    Objects whose coordinates have the mean TILT in deviations, as behind a layer norm with that bias.
     """
     D = bank.shape[1]
     far = torch.special.ndtri(torch.tensor(presence)).item()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import checks
 from ..nn import TverskyProjection
 from ..recipes import parameter_groups
 from . import data, synthetic
@@ -36,7 +37,8 @@ class Config:
 
     source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
     where it falls to 0 as ``schedule`` says; bank_rate, difference_rate: the feature bank's share of it, and that of α
-    and β within blocks. text: made-up tokens instead of the treebank's, for a smoke run.
+    and β within blocks. presence: TverskyGPT2Config's, from scratch. text: made-up tokens instead of the treebank's,
+    for a smoke run.
     """
 
     model: str = "tversky-all-1layer"
@@ -75,8 +77,13 @@ class Config:
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
-        if min(self.epochs, self.batch, self.length, self.checkpoint_every) < 1:
-            raise ValueError("epochs, batch, length and checkpoint_every must be 1 or more.")
+        if min(self.num_features, self.epochs, self.batch, self.length, self.checkpoint_every) < 1:
+            raise ValueError("num_features, epochs, batch, length and checkpoint_every must be 1 or more.")
+        options = checks.check_options(self.intersection, self.difference, self.level, "contrast")
+        checks.check_leak(self.leak, *options)
+        checks.check_presence(self.presence)
+        if self.presence != 0.5 and self.init != "scratch":
+            raise ValueError(f"presence={self.presence} is for init=scratch; got init={self.init}.")
 
 
 RECIPES = {

@@ -73,8 +73,9 @@ class TverskyGPT2Config(GPT2Config):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
-        if not isinstance(self.presence, int | float) or not 0.5 <= self.presence < 1:
-            raise ValueError(f"presence must be a number from 0.5 to below 1; got {self.presence!r}.")
+        checks.check_presence(self.presence)
+        if self.presence != 0.5 and self.init != "calibrated":
+            raise ValueError(f"presence={self.presence} needs init='calibrated'; got init={self.init!r}.")
         # A layer without memory makes all its checks.
         layer = TverskyProjection(1, 1, self.num_features, device="meta", **layer_options(self))
         settle(self, layer)
@@ -158,7 +159,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _lean(self, presence: float) -> None:
-        """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes moved along it.
+        """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes put beside it.
 
         The head's to where they have ``presence`` of the features, so that similarities are concave in the angle, and
         those of MLPs the other way, to where they lack as many, so that they bend; see docs/initialisation.md.
@@ -172,7 +173,8 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             layers += [(block.ln_2, block.mlp.projection, -TILT) for block in blocks]
         for norm, layer, tilt in layers:
             norm.bias.fill_(tilt)
-            layer.prototypes.add_(tilt * layer.prototypes.std())
+            # What they have along the diagonal is the same for all, so that each has as many features.
+            layer.prototypes.add_(tilt * layer.prototypes.std() - layer.prototypes.mean(-1, keepdim=True))
             layer.reset_constants(hidden + tilt)
 
     @classmethod
