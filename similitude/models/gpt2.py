@@ -159,23 +159,23 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _lean(self, presence: float) -> None:
-        """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes put beside it.
+        """Features turned to the diagonal, which no layer norm sees; the head's inputs and prototypes put beside it.
 
-        The head's to where they have ``presence`` of the features, so that similarities are concave in the angle, and
-        those of MLPs the other way, to where they lack as many, so that they bend; see docs/initialisation.md.
+        So that they have ``presence`` of the features, and similarities are concave in the angle; see
+        docs/initialisation.md. MLPs, whose inputs stay across the diagonal, have half of them as before.
         """
         lean_(self.lm_head.features.weight, presence)
         normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
         hidden = nn.functional.layer_norm(normal, normal.shape[1:])
-        layers: list = [(self.transformer.ln_f, self.lm_head, TILT)]
+        self.transformer.ln_f.bias.fill_(TILT)
+        # What prototypes have along the diagonal is the same for all, so that each has as many features.
+        prototypes = self.lm_head.prototypes
+        prototypes.add_(TILT * prototypes.std() - prototypes.mean(-1, keepdim=True))
+        self.lm_head.reset_constants(hidden + TILT)
         if self.config.variant == "all-1layer":
             blocks: list = list(self.transformer.h)
-            layers += [(block.ln_2, block.mlp.projection, -TILT) for block in blocks]
-        for norm, layer, tilt in layers:
-            norm.bias.fill_(tilt)
-            # What they have along the diagonal is the same for all, so that each has as many features.
-            layer.prototypes.add_(tilt * layer.prototypes.std() - layer.prototypes.mean(-1, keepdim=True))
-            layer.reset_constants(hidden + tilt)
+            for block in blocks:
+                block.mlp.projection.reset_constants(hidden)
 
     @classmethod
     def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
