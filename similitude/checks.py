@@ -61,9 +61,10 @@ def check_share(name: str, value: float) -> float:
     return float(value)
 
 
-def check_presence(value: object) -> None:
+def check_presence(value: object) -> float:
     if not isinstance(value, int | float) or not 0.5 <= value < 1:
         raise ValueError(f"presence must be a number from 0.5 to below 1; got {value!r}.")
+    return float(value)
 
 
 def check_leak(leak: object, intersection: str, difference: str, level: str, model: str) -> float:

@@ -183,21 +183,17 @@ def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     assert mlp.train()(x).abs().max() == 0
 
 
-@pytest.mark.parametrize("presence", [0.75, 0.9])
+@pytest.mark.parametrize("presence", [None, 0.75, 0.9])
 @every_model
-def test_a_leaning_model_starts_with_the_presence_asked_for(variant, tied, presence, tmp_path):
-    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02, presence=presence)
+def test_a_new_head_starts_with_the_presence_asked_for_and_all_1layer_with_half(variant, tied, presence, tmp_path):
+    asked = presence if variant == "head" else None
+    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02, presence=asked)
     model = TverskyGPT2LMHeadModel(config(variant, tied, **sizes)).eval()
     x = torch.randint(2000, (4, 20))
     out, hidden, head = model(x, labels=x), model.transformer(x).last_hidden_state, model.lm_head
+    expected = (presence or 0.75) if variant == "head" else 0.5
     for objects in (hidden, head.prototypes):
-        assert (head.features(objects) > 0).float().mean().item() == pytest.approx(presence, abs=0.01)
-    if variant == "all-1layer":
-        block, width = model.transformer.h[1], SPREAD / 2
-        normed = block.ln_2(torch.randn(500, 192))
-        for objects in (normed, block.mlp.projection.prototypes):
-            assert (head.features(objects) > 0).float().mean().item() == pytest.approx(0.5, abs=0.02)
-        assert block.mlp.projection(normed).std().item() == pytest.approx(width, rel=0.15)
+        assert (head.features(objects) > 0).float().mean().item() == pytest.approx(expected, abs=0.01)
     assert out.logits.std().item() == pytest.approx(SPREAD, rel=0.15)
     assert out.loss.item() == pytest.approx(math.log(2000), rel=0.1)
     out.loss.backward()
@@ -210,10 +206,15 @@ def test_presence_is_checked_and_not_for_a_pretrained_gpt2():
     for wrong in (0.4, 1, "most"):
         with pytest.raises(ValueError, match="presence must be a number from"):
             config(presence=wrong)
-    with pytest.raises(ValueError, match="needs init='calibrated'; got init='uniform'"):
+    with pytest.raises(ValueError, match="presence=0.75 needs init='calibrated'; got init='uniform'"):
         config(presence=0.75, init="uniform")
+    with pytest.raises(ValueError, match="presence=0.75 needs variant='head'; got variant='all-1layer'"):
+        config("all-1layer", presence=0.75)
+    gpt2 = GPT2LMHeadModel(GPT2Config(**TINY))
     with pytest.raises(ValueError, match="is for new models; from_gpt2"):
-        TverskyGPT2LMHeadModel.from_gpt2(GPT2LMHeadModel(GPT2Config(**TINY)), presence=0.75)
+        TverskyGPT2LMHeadModel.from_gpt2(gpt2, presence=0.75)
+    assert torch.equal(TverskyGPT2LMHeadModel.from_gpt2(gpt2).transformer.ln_f.bias, gpt2.transformer.ln_f.bias)
+    assert not TverskyGPT2LMHeadModel(config(init="uniform")).transformer.ln_f.bias.any()
 
 
 def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():

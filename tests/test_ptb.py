@@ -107,3 +107,8 @@ def test_a_table_has_baselines_whatever_the_rate_of_the_bank_that_they_lack():
     found = [result(model="baseline", bank_rate=0.3), result(model="baseline", epochs=9), result(bank_rate=0.3)]
     groups = ptb._by_settings(found, ptb.RECIPES["tuned"])
     assert groups == [found[:1]]
+    # Nor has presence a meaning but for a head from scratch.
+    found = [result(presence=0.5), result(model="tversky-head"), result(model="tversky-head", presence=0.5)]
+    assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[:1], found[1:2]]
+    presence = [ptb.make(replace(ptb.SMOKE, model=model, presence=0.8), 50).config.presence for model in ptb.MODELS[1:]]
+    assert presence == [0.8, 0.5]

@@ -99,10 +99,6 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         ),
         (["ptb", "--smoke", "--set", "leak=7"], "leak must be a number from 0, none, to 1; got 7.0."),
         (["ptb", "--smoke", "--set", "presence=2"], "presence must be a number from 0.5 to below 1; got 2.0."),
-        (
-            ["ptb", "--smoke", "--set", "presence=0.75", "--set", "init=finetuned"],
-            "presence=0.75 is for init=scratch; got init=finetuned.",
-        ),
         (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
     ],
 )

@@ -25,7 +25,8 @@ to pass on: 200 kinds of birds instead of 555, at 112 pixels. Epochs are in the 
 pretrained with Keras's weights, whose vectors of digits have a mean length of 71: at a rate of 0.03 steps are large.
 
 **What does not hold:** under the paper's recipe no Tversky head is ahead of the linear one. On digits, frozen and from
-scratch, it is at chance: frozen, within the first steps inputs lose all features, and with them every gradient.
+scratch, it is at chance: frozen, within the first steps inputs lose all features, and with them every gradient. The
+tuned recipe has the head at a tenth of the rate: then the two are level on digits, and linear is ahead on birds.
 """
 
 

@@ -37,8 +37,9 @@ except ImportError as error:
     raise ImportError(f"similitude.models.gpt2 needs transformers: pip install 'similitude[hf]' ({error}).") from error
 
 VARIANTS = ("head", "all-1layer")
-# The part of what is common that α's difference takes where features are more often present than not.
-LEANING_SHARE = 0.01
+# Share of the features that hidden states and prototypes of a new head have, and the part of what is common that α's
+# difference takes where that is above a half.
+PRESENCE, LEANING_SHARE = 0.75, 0.01
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
@@ -47,7 +48,8 @@ class TverskyGPT2Config(GPT2Config):
 
     variant: "head", or "all-1layer", where each block's MLP is one projection too, all on the head's feature bank.
     tie_word_embeddings: whether the head's prototypes are the token embedding.
-    presence: the share of features that hidden states and prototypes of the head have in a new model, 0.5 or more.
+    presence: the share of features that hidden states and prototypes have in a new "head" model, 0.5 or more; None is
+    0.75 with ``init="calibrated"``. In "all-1layer", whose MLPs share the bank, it is 0.5.
     The others are TverskyProjection's; ``init`` is of the bank and of prototypes that are not the token embedding.
     """
 
@@ -55,7 +57,7 @@ class TverskyGPT2Config(GPT2Config):
 
     variant: str = "head"
     num_features: int = 2048
-    presence: float = 0.5
+    presence: float | None = None
     intersection: str = "product"
     difference: str = "ignorematch"
     level: str = "feature"
@@ -73,9 +75,11 @@ class TverskyGPT2Config(GPT2Config):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
-        checks.check_presence(self.presence)
-        if self.presence != 0.5 and self.init != "calibrated":
-            raise ValueError(f"presence={self.presence} needs init='calibrated'; got init={self.init!r}.")
+        if self.presence is not None and checks.check_presence(self.presence) != 0.5:
+            for name, needed in (("init", "calibrated"), ("variant", "head")):
+                if getattr(self, name) != needed:
+                    got = f"{name}={getattr(self, name)!r}"
+                    raise ValueError(f"presence={self.presence} needs {name}={needed!r}; got {got}.")
         # A layer without memory makes all its checks.
         layer = TverskyProjection(1, 1, self.num_features, device="meta", **layer_options(self))
         settle(self, layer)
@@ -142,40 +146,36 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         super().__init__(config)
         # By this name Trainer knows that labels are shifted, and counts a row's targets without its first token.
         self.loss_type = "ForCausalLM"
+        leans = config.variant == "head" and config.init == "calibrated"
+        presence = config.presence or (PRESENCE if leans else 0.5)
         features = FeatureBank(config.num_features, config.n_embd, init=config.init)
         self.transformer = TverskyGPT2Model(config, features)
         self.lm_head = TverskyProjection(
             config.n_embd,
             config.vocab_size,
             features=features,
-            alpha_share=SHARE if config.presence == 0.5 else LEANING_SHARE,
+            alpha_share=SHARE if presence == 0.5 else LEANING_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
             **layer_options(config),
         )
         self.post_init()
         # Weights that are going to be loaded are on the meta device.
-        if config.presence != 0.5 and not features.weight.is_meta:
-            self._lean(config.presence)
+        if presence != 0.5 and not features.weight.is_meta:
+            self._lean(presence)
 
     @torch.no_grad()
     def _lean(self, presence: float) -> None:
-        """Features turned to the diagonal, which no layer norm sees; the head's inputs and prototypes put beside it.
+        """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes put beside it.
 
-        So that they have ``presence`` of the features, and similarities are concave in the angle; see
-        docs/initialisation.md. MLPs, whose inputs stay across the diagonal, have half of them as before.
+        They then have ``presence`` of the features, and similarities are concave in the angle, docs/initialisation.md.
         """
         lean_(self.lm_head.features.weight, presence)
-        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
-        hidden = nn.functional.layer_norm(normal, normal.shape[1:])
         self.transformer.ln_f.bias.fill_(TILT)
         # What prototypes have along the diagonal is the same for all, so that each has as many features.
         prototypes = self.lm_head.prototypes
         prototypes.add_(TILT * prototypes.std() - prototypes.mean(-1, keepdim=True))
-        self.lm_head.reset_constants(hidden + TILT)
-        if self.config.variant == "all-1layer":
-            blocks: list = list(self.transformer.h)
-            for block in blocks:
-                block.mlp.projection.reset_constants(hidden)
+        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
+        self.lm_head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
 
     @classmethod
     def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
@@ -196,8 +196,9 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             raise TypeError(f"from_gpt2 takes a name, a folder or a GPT2LMHeadModel; got {type(gpt2).__name__}.")
         inherited = {name: value for name, value in gpt2.config.to_dict().items() if name in names}
         config = TverskyGPT2Config(**{**inherited, "architectures": None, "dtype": gpt2.dtype, **options})
-        if config.presence != 0.5:
+        if config.presence not in (None, 0.5):
             raise ValueError(f"presence={config.presence} is for new models; from_gpt2 has hidden states as they are.")
+        config.presence = 0.5
         for name in SIZES:
             if getattr(config, name) != getattr(gpt2.config, name):
                 here, there = getattr(config, name), getattr(gpt2.config, name)
