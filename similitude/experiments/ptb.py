@@ -27,7 +27,8 @@ Rows that start from OpenAI's weights need them: `--set init=finetuned --set sou
 
 **What does not hold:** the paper's linear baseline is far from what GPT-2 can do here, with the Trainer's defaults too,
 and then no Tversky head is ahead of it. Under the tuned recipe, which serves linear well, a Tversky head is level with
-it, ahead on the test part and behind on the validation part, and all-1layer, with 35 % fewer parameters, a tenth behind.
+it, ahead on the test part and behind on the validation part, and all-1layer, with 35 % fewer parameters, is a tenth
+behind.
 """
 
 
