@@ -214,7 +214,8 @@ def test_presence_is_checked_and_not_for_a_pretrained_gpt2():
     with pytest.raises(ValueError, match="is for new models; from_gpt2"):
         TverskyGPT2LMHeadModel.from_gpt2(gpt2, presence=0.75)
     assert torch.equal(TverskyGPT2LMHeadModel.from_gpt2(gpt2).transformer.ln_f.bias, gpt2.transformer.ln_f.bias)
-    assert not TverskyGPT2LMHeadModel(config(init="uniform")).transformer.ln_f.bias.any()
+    for other in ({"init": "uniform"}, {"difference": "subtractmatch"}, {"level": "set"}, {"normalize": True}):
+        assert not TverskyGPT2LMHeadModel(config(**other)).transformer.ln_f.bias.any()
 
 
 def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():

@@ -40,6 +40,7 @@ VARIANTS = ("head", "all-1layer")
 # Share of the features that hidden states and prototypes of a new head have, and the part of what is common that α's
 # difference takes where that is above a half.
 PRESENCE, LEANING_SHARE = 0.75, 0.01
+LEANING = ("variant", "intersection", "difference", "level", "model", "normalize", "init")
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
@@ -49,7 +50,7 @@ class TverskyGPT2Config(GPT2Config):
     variant: "head", or "all-1layer", where each block's MLP is one projection too, all on the head's feature bank.
     tie_word_embeddings: whether the head's prototypes are the token embedding.
     presence: the share of features that hidden states and prototypes have in a new "head" model, 0.5 or more; None is
-    0.75 with ``init="calibrated"``. In "all-1layer", whose MLPs share the bank, it is 0.5.
+    0.75 with the other options as they are by default, for which it was measured, and else 0.5.
     The others are TverskyProjection's; ``init`` is of the bank and of prototypes that are not the token embedding.
     """
 
@@ -146,7 +147,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         super().__init__(config)
         # By this name Trainer knows that labels are shifted, and counts a row's targets without its first token.
         self.loss_type = "ForCausalLM"
-        leans = config.variant == "head" and config.init == "calibrated"
+        leans = all(getattr(config, name) == getattr(TverskyGPT2Config, name) for name in LEANING)
         presence = config.presence or (PRESENCE if leans else 0.5)
         features = FeatureBank(config.num_features, config.n_embd, init=config.init)
         self.transformer = TverskyGPT2Model(config, features)
