@@ -67,7 +67,8 @@ def markdown(table: Table) -> str:
 def origin(run: dict) -> str:
     """A line on where a result comes from."""
     config = ", ".join(f"{k} {v}" for k, v in run["config"].items() if not isinstance(v, list))
+    speed = run["result"].get("tokens_per_second")
     return (
         f"- {run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "
-        f"{run['peak_gib']:.1f} GiB: {config}."
+        f"{run['peak_gib']:.1f} GiB{f', {speed:,.0f} tokens/s' if speed else ''}: {config}."
     )
