@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +100,7 @@ def lean_(bank: Tensor, presence: float) -> Tensor:
     Objects whose coordinates have the mean TILT in deviations, as behind a layer norm with that bias.
     """
     D = bank.shape[1]
-    far = torch.special.ndtri(torch.tensor(presence)).item()
+    far = NormalDist().inv_cdf(presence)
     rows = bank.to(torch.promote_types(bank.dtype, torch.float32))
     length = rows.norm(dim=-1, keepdim=True)
     across = nn.functional.normalize(rows - rows.mean(-1, keepdim=True), dim=-1)
@@ -152,14 +153,16 @@ def constants(
     # In 64 bits, so that the number of threads does not show in the constants.
     bank = features.to(torch.float32 if features.device.type == "mps" else torch.float64)
     if prototypes is None:
-        prototypes = torch.randn(256, D, generator=generator)
+        prototypes = torch.randn(256, D, generator=generator, device="cpu")
     P = len(prototypes)
     most = max(64, min(256, 2**28 // (D * K)))
-    few = prototypes[torch.randperm(P, generator=generator)[:most].to(prototypes.device)].to(bank)
+    chosen = torch.randperm(P, generator=generator, device="cpu")[:most]
+    few = prototypes[chosen.to(prototypes.device)].to(bank)
     if x is None:
-        # On the CPU, and not from the generator that everybody draws from: other numbers stay what they are.
+        # On the CPU, whatever the default device, and not from the generator that everybody draws from: other numbers
+        # stay what they are.
         n = max(64, min(4096, 2**25 // (len(few) * K), 2**31 // (D * K)))
-        x = torch.randn(n, D, generator=generator)
+        x = torch.randn(n, D, generator=generator, device="cpu")
     x = x.to(bank)
     if normalize:
         x, few = nn.functional.normalize(x, dim=-1), nn.functional.normalize(few, dim=-1)

@@ -183,15 +183,15 @@ def test_an_mlp_is_one_projection_on_the_heads_bank_and_gpt2s_dropout():
     assert mlp.train()(x).abs().max() == 0
 
 
-@pytest.mark.parametrize("presence", [None, 0.75, 0.9])
-@every_model
-def test_a_new_head_starts_with_the_presence_asked_for_and_all_1layer_with_half(variant, tied, presence, tmp_path):
-    asked = presence if variant == "head" else None
-    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02, presence=asked)
+@pytest.mark.parametrize(
+    ("variant", "presence", "expected"), [("head", None, 0.75), ("head", 0.9, 0.9), ("all-1layer", None, 0.5)]
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_new_head_starts_with_the_presence_asked_for(variant, tied, presence, expected, tmp_path):
+    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02, presence=presence)
     model = TverskyGPT2LMHeadModel(config(variant, tied, **sizes)).eval()
     x = torch.randint(2000, (4, 20))
     out, hidden, head = model(x, labels=x), model.transformer(x).last_hidden_state, model.lm_head
-    expected = (presence or 0.75) if variant == "head" else 0.5
     for objects in (hidden, head.prototypes):
         assert (head.features(objects) > 0).float().mean().item() == pytest.approx(expected, abs=0.01)
     assert out.logits.std().item() == pytest.approx(SPREAD, rel=0.15)
@@ -214,8 +214,19 @@ def test_presence_is_checked_and_not_for_a_pretrained_gpt2():
     with pytest.raises(ValueError, match="is for new models; from_gpt2"):
         TverskyGPT2LMHeadModel.from_gpt2(gpt2, presence=0.75)
     assert torch.equal(TverskyGPT2LMHeadModel.from_gpt2(gpt2).transformer.ln_f.bias, gpt2.transformer.ln_f.bias)
-    for other in ({"init": "uniform"}, {"difference": "subtractmatch"}, {"level": "set"}, {"normalize": True}):
-        assert not TverskyGPT2LMHeadModel(config(**other)).transformer.ln_f.bias.any()
+    others = dict(init="uniform", intersection="min", difference="subtractmatch", level="set", model="ratio")
+    for name, value in {**others, "normalize": True, "alpha": 0.5}.items():
+        assert not TverskyGPT2LMHeadModel(config(**{name: value})).transformer.ln_f.bias.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_new_model_of_another_dtype_starts_alike(dtype):
+    sizes = dict(n_embd=192, vocab_size=2000, num_features=600, initializer_range=0.02)
+    model = AutoModelForCausalLM.from_config(config(**sizes), dtype=dtype).eval()
+    assert model.lm_head.prototypes.dtype == dtype
+    x = torch.randint(2000, (4, 20))
+    assert (model.lm_head.features(model.lm_head.prototypes) > 0).float().mean().item() == pytest.approx(0.75, abs=0.01)
+    assert model(x, labels=x).loss.item() == pytest.approx(math.log(2000), rel=0.1)
 
 
 def test_what_a_block_adds_is_smaller_the_more_blocks_there_are():

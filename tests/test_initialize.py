@@ -131,6 +131,14 @@ def test_alpha_takes_the_share_that_it_is_given_and_outputs_stay_balanced(share)
     assert layer.alpha_gain.item() == pytest.approx(share * (1 - 0.99 / 64))
 
 
+@pytest.mark.parametrize("layer", [TverskyProjection(8, 5, 12), TverskySimilarity(8, 12)])
+def test_constants_are_the_same_whatever_the_default_device(layer):
+    before = [c.item() for c in (layer.alpha, layer.beta, layer.theta)]
+    with torch.device("meta"):
+        layer.reset_constants()
+    assert [c.item() for c in (layer.alpha, layer.beta, layer.theta)] == before
+
+
 @pytest.mark.parametrize("share", [0, 1.1, float("nan"), "half", True])
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(ValueError, match="alpha_share must be a number above 0, up to 1; got "):

@@ -71,11 +71,11 @@ class Config:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
         if min(self.epochs, self.batch, self.checkpoint_every) < 1:
             raise ValueError("epochs, batch and checkpoint_every must be 1 or more.")
+        given = f"got {self.image_rate} and {self.image_decay}"
         if min(self.image_rate, self.image_decay) < 0:
-            given = f"{self.image_rate} and {self.image_decay}"
-            raise ValueError(f"image_rate and image_decay must be 0 or more; got {given}.")
+            raise ValueError(f"image_rate and image_decay must be 0 or more; {given}.")
         if (self.image_rate, self.image_decay) != (1.0, 0.0) and not self.decoupled:
-            raise ValueError("image_rate and image_decay need decoupled=true.")
+            raise ValueError(f"image_rate and image_decay other than 1 and 0 need decoupled=true; {given}.")
 
 
 RECIPES = {

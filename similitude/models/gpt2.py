@@ -40,7 +40,8 @@ VARIANTS = ("head", "all-1layer")
 # Share of the features that hidden states and prototypes of a new head have, and the part of what is common that α's
 # difference takes where that is above a half.
 PRESENCE, LEANING_SHARE = 0.75, 0.01
-LEANING = ("variant", "intersection", "difference", "level", "model", "normalize", "init")
+# By default only where all of these are as they are by default.
+LEANING = ("variant", "intersection", "difference", "level", "model", "normalize", "alpha", "beta", "theta", "init")
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
@@ -50,7 +51,7 @@ class TverskyGPT2Config(GPT2Config):
     variant: "head", or "all-1layer", where each block's MLP is one projection too, all on the head's feature bank.
     tie_word_embeddings: whether the head's prototypes are the token embedding.
     presence: the share of features that hidden states and prototypes have in a new "head" model, 0.5 or more; None is
-    0.75 with the other options as they are by default, for which it was measured, and else 0.5.
+    0.75 for what it was measured with, calibrated product + ignorematch at feature level, and else 0.5.
     The others are TverskyProjection's; ``init`` is of the bank and of prototypes that are not the token embedding.
     """
 
@@ -175,7 +176,8 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         # What prototypes have along the diagonal is the same for all, so that each has as many features.
         prototypes = self.lm_head.prototypes
         prototypes.add_(TILT * prototypes.std() - prototypes.mean(-1, keepdim=True))
-        normal = torch.randn(512, self.config.n_embd, generator=torch.Generator().manual_seed(SEED))
+        generator = torch.Generator().manual_seed(SEED)
+        normal = torch.randn(512, self.config.n_embd, generator=generator, device="cpu", dtype=torch.float32)
         self.lm_head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
 
     @classmethod
