@@ -136,7 +136,8 @@ def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:
     }
     wanted = [tuple(r.whole["config"][k] for k in ("model", "intersection", "difference")) for r in runs]
     for r in rows:
-        if (r["model"], r["intersection"], r["difference"]) in wanted and r["num_features"]:
+        # The paper leaves out some cells.
+        if (r["model"], r["intersection"], r["difference"]) in wanted and r["num_features"] and r["perplexity"]:
             name = f"paper, {r['model']}, {r['intersection']} + {r['difference']}"
             points.setdefault(name, {}).setdefault(int(r["num_features"]), []).append(float(r["perplexity"]))
     for run in runs:
