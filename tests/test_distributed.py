@@ -251,6 +251,7 @@ def two(tmp_path_factory) -> tuple[dict, Path]:
     output = tmp_path_factory.mktemp("two")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # two processes would want two of them
     command = [*torchrun, __file__, str(output)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -195,6 +195,16 @@ def test_perplexities_of_seeds_are_averaged(runs):
     assert levels["paper, linear"] > 0
 
 
+def test_cells_that_the_paper_leaves_out_are_no_points(runs):
+    run = gallery.runs_in(runs / "ptb")[0]
+    whole = json.loads(json.dumps(run.whole))
+    whole["config"] |= {"model": "tversky-head", "intersection": "product", "difference": "subtractmatch"}
+    series, _ = pictures.perplexities([run._replace(whole=whole)], "scratch", True)
+    features, values = next(line for name, line in series.items() if name.startswith("paper"))
+    assert max(features) == 12288  # 16384 and 32768 are empty
+    assert len(features) == len(values)
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

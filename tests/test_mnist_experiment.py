@@ -1,4 +1,4 @@
-"""MNIST's experiment beyond what all have: images that learn at a rate of their own, decay, and stay within bounds."""
+"""MNIST's experiment beyond what all have: images with a start, a rate, a decay and a blur of their own, and bounds."""
 
 from dataclasses import replace
 
@@ -16,6 +16,11 @@ def quiet(*_, **__):
     pass
 
 
+def roughness(images: np.ndarray) -> float:
+    """How much neighbours differ."""
+    return float(np.abs(np.diff(images.astype(float))).mean())
+
+
 @pytest.mark.parametrize("name", TINY.networks)
 def test_images_have_a_rate_and_a_decay_of_their_own_and_all_shares_follow_the_schedule(name):
     network, optimizer = mnist.make(TINY, name, "cpu")
@@ -25,11 +30,11 @@ def test_images_have_a_rate_and_a_decay_of_their_own_and_all_shares_follow_the_s
     images = mnist.images_of(network)
     assert len(images) == (2 if "Tversky" in name else 1)
     for image in images:
-        assert groups[id(image)]["weight_decay"] == 3
-        assert groups[id(image)]["lr"] == pytest.approx(25 * TINY.lr)
+        assert groups[id(image)]["weight_decay"] == 1
+        assert groups[id(image)]["lr"] == pytest.approx(5 * TINY.lr)
     mnist.set_rate(TINY, [(network, optimizer)], 0.1)
     for image in images:
-        assert groups[id(image)]["lr"] == pytest.approx(12.5 * TINY.lr)
+        assert groups[id(image)]["lr"] == pytest.approx(2.5 * TINY.lr)
     assert groups[id(next(network.backbone.parameters()))]["lr"] == pytest.approx(0.5 * TINY.lr)
 
 
@@ -37,9 +42,9 @@ def test_images_stay_within_bounds_lose_their_start_and_go_on_after_a_stop(tmp_p
     whole = mnist.run(TINY, Record(tmp_path / "whole", "mnist", TINY, "cpu"), quiet)
     images = dict(np.load(tmp_path / "whole" / "images.npz"))
     last = images["VisualTverskyMNISTNet.prototypes.3"]
-    assert last.min() == 0
+    assert last.min() >= 0
     assert last.max() <= 1
-    assert last.mean() < 0.5 * images["VisualTverskyMNISTNet.prototypes.0"].mean()
+    assert roughness(last) < 0.9 * roughness(images["VisualTverskyMNISTNet.prototypes.0"])
     save = Record.save
 
     def stopped(self, step, *rest):
@@ -53,6 +58,31 @@ def test_images_stay_within_bounds_lose_their_start_and_go_on_after_a_stop(tmp_p
     assert mnist.run(TINY, Record(tmp_path / "again", "mnist", TINY, "cpu"), quiet) == whole
     again = np.load(tmp_path / "again" / "images.npz")
     assert all(np.array_equal(again[key], value) for key, value in images.items())
+
+
+def test_a_step_of_blurring_brings_images_nearer_to_their_means_in_proportion_to_the_rate():
+    image = torch.nn.Parameter(torch.zeros(1, 1, 5, 5))
+    image.data[..., 2, 2] = 0.9
+    mnist.smooth(TINY, 0.1, [image])
+    torch.testing.assert_close(image[0, 0, 2, 2].item(), 0.9 - 0.3 * 0.8)
+    torch.testing.assert_close(image[0, 0, 1, 3].item(), 0.3 * 0.1)
+    assert image[0, 0, 0].abs().max() == 0
+    flat = torch.nn.Parameter(torch.full((2, 1, 5, 5), 0.5))
+    mnist.smooth(TINY, 0.1, [flat])
+    torch.testing.assert_close(flat.data, torch.full((2, 1, 5, 5), 0.5))
+
+
+def test_images_can_start_as_digits_of_their_classes_for_both_kinds_of_head(tmp_path):
+    config = replace(mnist.RECIPES["examples"], epochs=1, batch=50, snapshots=(0,), digits=200)
+    mnist.run(config, Record(tmp_path, "mnist", config, "cpu"), quiet)
+    images = dict(np.load(tmp_path / "images.npz"))
+    found = mnist.synthetic.synthetic_digits(200)
+    x, y = mnist._pixels(found.train_x, "cpu"), found.train_y
+    for name in ("VisualMNISTNet", "VisualTverskyMNISTNet"):
+        for c, image in enumerate(torch.from_numpy(images[f"{name}.prototypes.0"]).float()):
+            assert (x[y == c] - image).flatten(1).norm(dim=1).min() < 0.01
+    features = torch.from_numpy(images["VisualTverskyMNISTNet.features.0"]).float()
+    torch.testing.assert_close(features, x[:20], atol=1e-3, rtol=0)
 
 
 def test_without_bounds_and_decay_images_are_as_free_as_before():
@@ -70,7 +100,10 @@ def test_without_bounds_and_decay_images_are_as_free_as_before():
     ("settings", "sentence"),
     [
         ({"image_rate": 2.0}, "need decoupled=true"),
-        ({"image_decay": -1.0, "decoupled": True}, "must be 0 or more; got 1.0 and -1.0"),
+        ({"image_decay": -1.0, "decoupled": True}, r"must be 0 or more; got 1\.0, -1\.0, 0\.0"),
+        ({"image_blur": 1.0}, "need decoupled=true"),
+        ({"image_rate": 25.0, "image_blur": 21.0, "decoupled": True}, r"must be 1 or less; got 25\.0, 0\.0, 21\.0, lr 0\.002"),
+        ({"images": "digit"}, "images must be one of noise, digits; got 'digit'"),
     ],
 )
 def test_wrong_settings_of_images_are_one_sentence(settings, sentence):

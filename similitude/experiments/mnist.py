@@ -39,10 +39,12 @@ images of Tversky prototypes, at any epoch ([Reading a Tversky network](reading.
 class Config:
     """The paper's recipe; ``snapshots`` are epochs after which the visual networks' images are kept.
 
+    images: what the visual networks' images start as: "noise", as in the paper, or "digits", the training digit of each
+    class that is nearest to their mean, and any others for features.
     start: "paper", rows of unit length and constants of 0.5, 0.5, 1 that are learned plainly, or "calibrated".
     schedule: "constant", or "cosine" after a fifth of the steps of rising; decoupled: AdamW in the place of Adam, and
-    with it image_rate and image_decay: the images' share of lr and their decay to 0, the dark of digits' ground.
-    bounded: whether images are kept within 0 and 1, as digits are.
+    with it image_rate, image_decay and image_blur: the images' share of lr, their decay to 0, the dark of digits'
+    ground, and to their own 3×3 means. bounded: whether images are kept within 0 and 1, as digits are.
     """
 
     networks: tuple[str, ...] = tuple(NETWORKS)
@@ -53,9 +55,11 @@ class Config:
     decoupled: bool = False
     schedule: str = "constant"
     start: str = "paper"
+    images: str = "noise"
     dropout: float = 0.05
     image_rate: float = 1.0
     image_decay: float = 0.0
+    image_blur: float = 0.0
     bounded: bool = False
     snapshots: tuple[int, ...] = (0, 200, 400, 600)
     checkpoint_every: int = 25
@@ -66,16 +70,25 @@ class Config:
         unknown = [n for n in self.networks if n not in NETWORKS]
         if unknown or not self.networks:
             raise ValueError(f"networks must be out of {', '.join(NETWORKS)}; got {', '.join(unknown) or 'none'}.")
-        for name, choices in (("schedule", ("constant", "cosine")), ("start", ("paper", "calibrated"))):
+        for name, choices in (
+            ("schedule", ("constant", "cosine")),
+            ("start", ("paper", "calibrated")),
+            ("images", ("noise", "digits")),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
         if min(self.epochs, self.batch, self.checkpoint_every) < 1:
             raise ValueError("epochs, batch and checkpoint_every must be 1 or more.")
-        given = f"got {self.image_rate} and {self.image_decay}"
-        if min(self.image_rate, self.image_decay) < 0:
-            raise ValueError(f"image_rate and image_decay must be 0 or more; {given}.")
-        if (self.image_rate, self.image_decay) != (1.0, 0.0) and not self.decoupled:
-            raise ValueError(f"image_rate and image_decay other than 1 and 0 need decoupled=true; {given}.")
+        of_images = self.image_rate, self.image_decay, self.image_blur
+        names, given = "image_rate, image_decay and image_blur", f"got {', '.join(map(str, of_images))}"
+        if min(of_images) < 0:
+            raise ValueError(f"{names} must be 0 or more; {given}.")
+        if of_images != (1.0, 0.0, 0.0) and not self.decoupled:
+            raise ValueError(f"{names} other than 1, 0 and 0 need decoupled=true; {given}.")
+        if max(of_images[1:]) * self.lr * self.image_rate > 1:
+            raise ValueError(
+                f"lr * image_rate * image_decay, and * image_blur, must be 1 or less; lr {self.lr}, {given}."
+            )
 
 
 RECIPES = {
@@ -90,16 +103,31 @@ RECIPES = {
         schedule="cosine",
         start="calibrated",
     ),
-    # What a pixel shows is then its gradient's mean over its spread, and nothing of the noise that it started from.
+    # Images lose the noise that they start from, and what is finer than a stroke.
     "legible": Config(
         networks=("VisualMNISTNet", "VisualTverskyMNISTNet"),
-        epochs=100,
+        epochs=20,
+        batch=200,
         decoupled=True,
         schedule="cosine",
-        image_rate=25.0,
-        image_decay=3.0,
+        image_rate=5.0,
+        image_decay=1.0,
+        image_blur=3.0,
         bounded=True,
-        snapshots=(0, 20, 40, 60),
+        snapshots=(0, 5, 10, 15),
+        checkpoint_every=1,
+    ),
+    # Images that a person can read from the first epoch on, and learn as everything else does.
+    "examples": Config(
+        networks=("VisualMNISTNet", "VisualTverskyMNISTNet"),
+        images="digits",
+        epochs=20,
+        batch=200,
+        decoupled=True,
+        schedule="cosine",
+        bounded=True,
+        snapshots=(0, 5, 10, 15),
+        checkpoint_every=1,
     ),
 }
 SMOKE = Config(epochs=2, batch=50, snapshots=(0, 1), checkpoint_every=1, digits=200)
@@ -114,6 +142,8 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     labels = {name: getattr(digits, name).long().to(record.device) for name in ("train_y", "test_y")}
     train, test = (pixels["train_x"], labels["train_y"]), (pixels["test_x"], labels["test_y"])
     learners = {name: make(config, name, record.device) for name in config.networks}
+    for network, _ in learners.values() if config.images == "digits" else ():
+        start_as_digits(network, *train)
     done, tensors, state = record.load() or (0, {}, {})
     images = {k.removeprefix("images."): v.numpy() for k, v in tensors.items() if k.startswith("images.")}
     curves: dict[str, list] = state.get("curves", {name: [] for name in learners})
@@ -171,6 +201,28 @@ def images_of(network: nn.Module) -> list[nn.Parameter]:
     return [image for image in held if image is not None]
 
 
+def start_as_digits(network: nn.Module, x: Tensor, y: Tensor) -> None:
+    if isinstance(network, DataDomain):
+        others = None if network.features is None else x[: len(network.features)]
+        network.set_images(torch.stack([typical(x[y == c]) for c in range(10)]), others)
+
+
+def typical(x: Tensor) -> Tensor:
+    """The image that is nearest to the mean of all."""
+    return x[(x - x.mean(0)).flatten(1).norm(dim=1).argmin()]
+
+
+@torch.no_grad()
+def smooth(config: Config, rate: float | Tensor, images: list[nn.Parameter]) -> None:
+    """Images a little nearer to their blurred selves, after a step at their rate, and within bounds."""
+    for image in images:
+        if config.image_blur:
+            mean = nn.functional.avg_pool2d(image, 3, 1, padding=1, count_include_pad=False)
+            image.add_((mean - image) * rate * config.image_blur)
+        if config.bounded:
+            image.clamp_(0, 1)
+
+
 def look(learners: dict[str, tuple], epoch: int) -> dict[str, np.ndarray]:
     """What the visual networks hold as images now."""
     found = {}
@@ -198,9 +250,7 @@ def epochs(
         loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
         loss.backward()
         optimizer.step()
-        with torch.no_grad():
-            for image in images_of(network) if config.bounded else ():
-                image.clamp_(0, 1)
+        smooth(config, optimizer.param_groups[-1]["lr"], images_of(network))
         return loss.detach()
 
     steps = [partial(step, *learner) for learner in learners]
@@ -278,4 +328,5 @@ def _kind(whole: dict) -> tuple[str, int]:
     """By which recipe a run was made, as its settings tell, and its epochs."""
     config = whole["config"]
     tuned = "tuned" if config.get("start") == "calibrated" else "paper's recipe"
-    return "legible" if config.get("bounded") else tuned, config["epochs"]
+    shown = "examples" if config.get("images") == "digits" else "legible"
+    return shown if config.get("bounded") else tuned, config["epochs"]

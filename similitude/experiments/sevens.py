@@ -19,6 +19,7 @@ from ..interpret import salience
 from ..interpret.edit import Edit
 from ..models.mnist import SHAPE, VisualTverskyMNISTNet
 from . import data, synthetic
+from .mnist import start_as_digits
 from .record import Record
 
 SEVEN = 7
@@ -202,7 +203,7 @@ def train(config: Config, parts: dict, record: Record, report: Callable) -> tupl
     torch.manual_seed(config.seed)
     network = VisualTverskyMNISTNet(config.num_features, dropout=config.dropout).to(record.device)
     if config.start == "digits":
-        network.set_images(torch.stack([typical(x[y == c]) for c in range(10)]), x[: config.num_features])
+        start_as_digits(network, x, y)
     optimizer = torch.optim.Adam(network.parameters(), config.lr, weight_decay=config.weight_decay)
     done, tensors, state = record.load() or (0, {}, {})
     if done:
@@ -229,11 +230,6 @@ def train(config: Config, parts: dict, record: Record, report: Callable) -> tupl
         record.log(epoch + 1, loss=curve[-1][1], other=found["other"], stroke=found["stroke"])
         record.save(epoch + 1, network.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve})
     return network, curve
-
-
-def typical(x: Tensor) -> Tensor:
-    """The image that is nearest to the mean of all."""
-    return x[(x - x.mean(0)).flatten(1).norm(dim=1).argmin()]
 
 
 @torch.no_grad()
