@@ -183,6 +183,16 @@ def test_a_result_that_is_not_of_the_grid_leaves_the_others_their_figures(runs, 
     assert "XOR: xor-other: it is not the paper&#x27;s grid" in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_figures_of_two_runs_with_images_have_names_and_titles_of_their_own(runs, tmp_path):
+    for label in ("mnist-a", "mnist-b"):
+        shutil.copyfile(runs / "mnist" / "result.json", tmp_path / f"{label}.json")
+        shutil.copyfile(runs / "mnist" / "images.npz", tmp_path / f"{label}.images.npz")
+    gallery.make(tmp_path, tmp_path / "out")
+    titles = re.findall("<h2>(.*?)</h2>", (tmp_path / "out" / "index.html").read_text())
+    assert len(titles) == len(set(titles)) > 6
+    assert (tmp_path / "out" / "mnist-prototypes-mnist-b.png").exists()
+
+
 def test_perplexities_of_seeds_are_averaged(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     other = json.loads(json.dumps(run.whole))

@@ -102,7 +102,7 @@ def test_without_bounds_and_decay_images_are_as_free_as_before():
         ({"image_rate": 2.0}, "need decoupled=true"),
         ({"image_decay": -1.0, "decoupled": True}, r"must be 0 or more; got 1\.0, -1\.0, 0\.0"),
         ({"image_blur": 1.0}, "need decoupled=true"),
-        ({"image_rate": 25.0, "image_blur": 21.0, "decoupled": True}, r"1 or less; got 25\.0, 0\.0, 21\.0, lr 0\.002"),
+        ({"image_rate": 25.0, "image_blur": 21.0, "decoupled": True}, r"1 or less; lr 0\.002, got 25\.0, 0\.0, 21\.0"),
         ({"images": "digit"}, "images must be one of noise, digits; got 'digit'"),
     ],
 )

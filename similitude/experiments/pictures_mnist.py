@@ -16,6 +16,7 @@ from .pictures import Made, Missing, Picture, Report, Run
 EXAMPLES = 2000  # digits in the strip and the Venn figure
 LINEAR = ("MNISTNet", "VisualMNISTNet")
 BLUR = 1.5  # pixels
+Digits = tuple[Tensor, Tensor]
 
 
 def of_mnist(runs: list[Run], report: Report) -> Made:
@@ -34,10 +35,10 @@ def of_mnist(runs: list[Run], report: Report) -> Made:
             why_none = "the run has no images.npz: no visual network was trained"
             yield Missing(f"MNIST: prototypes and features{which}", why_none)
         else:
-            own = end if len(pictured) > 1 else ""
-            yield from _prototypes(images, digits, config["epochs"], own)
-            yield from _smoothed(images, digits, config["epochs"], own)
-            yield from _evolution(images, sorted({*config["snapshots"], config["epochs"]}), own)
+            own = (end, which) if len(pictured) > 1 else ("", "")
+            yield from _prototypes(images, digits, config["epochs"], *own)
+            yield from _smoothed(images, digits, config["epochs"], *own)
+            yield from _evolution(images, sorted({*config["snapshots"], config["epochs"]}), *own)
         weights = run.tensors()
         if digits is None or not weights:
             why = why or "the trained networks are in the model.safetensors of the run's own folder"
@@ -46,7 +47,7 @@ def of_mnist(runs: list[Run], report: Report) -> Made:
             yield from _examples(config, weights, *digits, end)
 
 
-def _digits(config: dict) -> tuple[tuple[Tensor, Tensor] | None, str]:
+def _digits(config: dict) -> tuple[Digits | None, str]:
     """Test digits of 0 to 1, ``[N, 28, 28]``, and their labels, or why there are none."""
     try:
         found = synthetic.synthetic_digits(config["digits"]) if config["digits"] else data.mnist()
@@ -55,7 +56,7 @@ def _digits(config: dict) -> tuple[tuple[Tensor, Tensor] | None, str]:
     return (found.test_x[:EXAMPLES].float() / 255, found.test_y[:EXAMPLES]), ""
 
 
-def _prototypes(images: dict[str, np.ndarray], digits: tuple[Tensor, Tensor] | None, epoch: int, end: str) -> Made:
+def _prototypes(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, end: str, which: str) -> Made:
     groups: dict = {}
     if digits is not None:
         x, y = digits
@@ -69,10 +70,11 @@ def _prototypes(images: dict[str, np.ndarray], digits: tuple[Tensor, Tensor] | N
         f"Images that the networks learned in {epoch} epochs: the linear layer's ten rows, and the Tversky layer's ten "
         "prototypes and its features, under digits of each class."
     )
-    yield Picture(f"mnist-prototypes{end}", "MNIST: prototypes in the data domain", alt, figures.prototypes(groups))
+    title = f"MNIST: prototypes in the data domain{which}"
+    yield Picture(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups))
 
 
-def _smoothed(images: dict[str, np.ndarray], digits: tuple[Tensor, Tensor] | None, epoch: int, end: str) -> Made:
+def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, end: str, which: str) -> Made:
     """What the eye cannot find in them: of ten images that were learned, how many are most like their own class."""
     keys = {"VisualMNISTNet": "linear rows", "VisualTverskyMNISTNet": "Tversky prototypes"}
     found = {title: images[k] for name, title in keys.items() if (k := f"{name}.prototypes.{epoch}") in images}
@@ -89,7 +91,7 @@ def _smoothed(images: dict[str, np.ndarray], digits: tuple[Tensor, Tensor] | Non
         f"Mean digits, and the images that the networks learned in {epoch} epochs: each without the mean of its ten, "
         f"and blurred by {BLUR} pixels. {'; '.join(list(groups)[1:])}."
     )
-    yield Picture(f"mnist-smoothed{end}", "MNIST: prototypes, smoothed", alt, figures.prototypes(groups))
+    yield Picture(f"mnist-smoothed{end}", f"MNIST: prototypes, smoothed{which}", alt, figures.prototypes(groups))
 
 
 def smoothed(images: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def alike(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.T
 
 
-def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str) -> Made:
+def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str, which: str) -> Made:
     histories = {
         title: {e: images[f"{name}.prototypes.{e}"] for e in epochs if f"{name}.prototypes.{e}" in images}
         for name, title in (("VisualMNISTNet", "linear rows"), ("VisualTverskyMNISTNet", "Tversky prototypes"))
@@ -116,7 +118,7 @@ def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str) -> Ma
     if histories:
         alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, epochs))}."
         figure = figures.evolution(histories)
-        yield Picture(f"mnist-evolution{end}", "MNIST: prototypes over the epochs", alt, figure)
+        yield Picture(f"mnist-evolution{end}", f"MNIST: prototypes over the epochs{which}", alt, figure)
 
 
 def _examples(config: dict, weights: dict[str, Tensor], x: Tensor, y: Tensor, end: str) -> Made:
