@@ -1,5 +1,6 @@
 """The commands: what they print, what they write, and how they fail."""
 
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,14 @@ def test_help_names_the_commands():
 
 def test_version_is_printed():
     assert invoke("--version").stdout == f"similitude {__version__}\n"
+
+
+def test_the_module_runs_as_the_script_does(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["similitude", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("similitude", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"similitude {__version__}\n"
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
