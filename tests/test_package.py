@@ -30,6 +30,7 @@ LAYERS = [
     "estimator",
     "experiments",
     "cli",
+    "__main__",
 ]
 HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx"]
 
