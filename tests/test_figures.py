@@ -102,7 +102,9 @@ def test_a_png_in_few_colours_looks_as_it_was_drawn(tmp_path):
         torch.manual_seed(0)
         figures.save(figure_of(name), tmp_path / "few.png")
         torch.manual_seed(0)
-        figure_of(name).savefig(tmp_path / "all.png", dpi=130)
+        whole = figure_of(name)
+        whole.draw_without_rendering()
+        whole.savefig(tmp_path / "all.png", dpi=130)
         with image.open(tmp_path / "few.png") as picture, image.open(tmp_path / "all.png") as drawn:
             assert picture.mode == "P"
             apart = np.abs(np.subtract(picture.convert("RGB"), drawn.convert("RGB"), dtype=int))
@@ -258,3 +260,13 @@ def test_wrong_input_gets_one_sentence(make, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_labels_beside_images_are_whole_in_the_file(tmp_path):
+    """At its first drawing the layout cuts off some."""
+    image = pytest.importorskip("PIL.Image")
+    images = {epoch: np.zeros((10, 28, 28)) for epoch in (0, 5, 10, 15, 20)}
+    figure = figures.evolution({"a": images, "b": images})
+    figures.save(figure, tmp_path / "evolution.png")
+    with image.open(tmp_path / "evolution.png") as picture:
+        assert np.asarray(picture.convert("L"))[:, :2].min() == 255

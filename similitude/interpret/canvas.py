@@ -53,6 +53,7 @@ def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     options: dict = {"metadata": {"Date": None}} if kind == "svg" else {}
     content = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "similitude"}), boxes_for_missing_glyphs():
+        figure.draw_without_rendering()  # beside images of a fixed shape, a layout settles at its second drawing
         figure.savefig(content, format=kind, dpi=dpi, **options)
     write(path, _in_few_colours(content) if kind == "png" else content.getvalue())
 
