@@ -5,8 +5,10 @@ Commands import what they need themselves, so that the help is quick.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -146,8 +148,10 @@ def run_demo(config: Config, out: Path) -> None:
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"Which experiment: {', '.join(EXPERIMENTS)}.", show_default=False)],
-    recipe: Annotated[str, typer.Option(help="Whose settings: the paper's, or ours where there are some.")] = "paper",
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the recipe's.")] = None,
+    recipe: Annotated[
+        str, typer.Option(help="paper; tuned, of xor, mnist, resnet, ptb; legible, examples, of mnist.")
+    ] = "paper",
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Another seed than the recipe's.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
@@ -168,7 +172,7 @@ def reproduce(
     from .experiments.record import RunError
 
     experiment = find_experiment(name)
-    command = " ".join(["similitude", *sys.argv[1:]])
+    command = shlex.join(["similitude", *sys.argv[1:]])
     try:
         run_experiment(name, experiment, recipe, seed, settings or [], out, results, device, smoke)
     except KeyboardInterrupt:
@@ -198,7 +202,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
 
     if recipe not in experiment.RECIPES:
         raise RunError(f"no recipe {recipe!r} for {name}; there are {', '.join(experiment.RECIPES)}.")
-    config = changed(experiment.SMOKE if smoke else experiment.RECIPES[recipe], settings)
+    config = changed(small(experiment, recipe) if smoke else experiment.RECIPES[recipe], settings)
     if seed is not None:
         config = changed(config, [f"seed={seed}"])
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -206,8 +210,10 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
         raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
     # The name says what is not the recipe's own, so that other settings get another folder.
     label = "-".join(
-        [name, "smoke" if smoke else recipe, *(re.sub(r"[^\w.]+", "_", s) for s in settings), f"seed{config.seed}"]
+        [name, f"{'smoke-' * smoke}{recipe}", *(re.sub(r"[^\w.]+", "_", s) for s in settings), f"seed{config.seed}"]
     )
+    if not smoke:
+        check_folder(results)
     record = Record(out or Path("runs") / label, name, config, device)
     console = Console()
     whole = record.result
@@ -216,14 +222,39 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     else:
         with progress_of(console, name) as report:
             whole = record.finish(experiment.run(config, record, report))
-        if not smoke:
-            results.mkdir(parents=True, exist_ok=True)
+    if not smoke:
+        try:
             write_json(results / f"{label}.json", whole)
             for file in record.folder.glob("*.npz"):
                 shutil.copyfile(file, results / f"{label}.{file.name}")
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {results}: {error.strerror}; the run is whole, run the same command to copy it."
+            ) from None
     for line in experiment.summary(whole):
         console.print(line)
     console.out(f"result written to {record.folder / 'result.json'}", highlight=False)
+
+
+def small(experiment, recipe: str):
+    """The recipe with what makes the experiment's smoke run small."""
+    from dataclasses import asdict, replace
+
+    usual = asdict(experiment.RECIPES["paper"])
+    few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != usual[key]}
+    return replace(experiment.RECIPES[recipe], **few)
+
+
+def check_folder(results: Path) -> None:
+    """A run takes long: what its result cannot be written to is told before."""
+    from .experiments.record import RunError
+
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        if not os.access(results, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise RunError(f"cannot write to {results}: {error.strerror}; give another --results.") from None
 
 
 @contextmanager
@@ -256,8 +287,11 @@ def table(
     from .experiments.record import RunError
 
     try:
-        if docs:
+        if docs and name:
+            fail(f"--docs is of all experiments; leave out {name}, or --docs.", code=2)
+        elif docs:
             report.write(docs, results)
+            Console().out(f"page written to {docs}", highlight=False)
         elif name is None:
             fail(f"name an experiment out of {', '.join(EXPERIMENTS)}, or give --docs for all of them.", code=2)
         else:
@@ -266,7 +300,7 @@ def table(
                 fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
             for line in experiment.compare(found):
                 Console().print(line)
-    except (RunError, OSError) as error:
+    except RunError as error:
         fail(str(error))
 
 

@@ -233,6 +233,7 @@ def write(path, text):
             {"result.json": '{"experiment": "a"}'},
             "{folder} holds a run of none of the experiments with figures: {kinds}.",
         ),
+        ({"result.json": "[]"}, "{folder} holds a run of none of the experiments with figures: {kinds}."),
         ({"result.json": "{"}, "{folder}/result.json is not JSON that can be read; remove it, or make it again."),
         (
             {"xor-a.json": '{"experiment": "xor"}'},
@@ -252,9 +253,11 @@ def test_wrong_folders_get_one_sentence(files, sentence, tmp_path):
 def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs / "mnist", folder)
-    (folder / "images.npz").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"images.npz cannot be read"):
-        gallery.make(folder, tmp_path / "out")
+    whole = (folder / "images.npz").read_bytes()
+    for damaged in (b"nonsense", whole[: len(whole) // 2]):
+        (folder / "images.npz").write_bytes(damaged)
+        with pytest.raises(RunError, match=r"images.npz cannot be read"):
+            gallery.make(folder, tmp_path / "out")
     shutil.copy(runs / "mnist" / "images.npz", folder)
     (folder / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunError, match=r"model.safetensors cannot be read"):

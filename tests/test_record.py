@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,10 @@ class Config:
     name: str = "a"
     quick: bool = False
     sizes: tuple[int, ...] = (1, 2)
+
+
+def stop(*_, **__):
+    raise KeyboardInterrupt
 
 
 def open_record(folder, config=None):
@@ -51,10 +56,60 @@ def test_wrong_settings_get_one_sentence(setting, sentence):
 
 
 def test_a_folder_goes_on_with_its_own_settings_only(tmp_path):
-    open_record(tmp_path / "run")
+    open_record(tmp_path / "run").log(1, loss=1.0)
     open_record(tmp_path / "run")
     with pytest.raises(RunError, match="holds a run with steps=3, and 4 is asked for"):
         open_record(tmp_path / "run", Config(steps=4))
+
+
+def test_a_folder_of_a_run_that_failed_at_once_is_free_for_other_settings(tmp_path):
+    open_record(tmp_path / "run")
+    open_record(tmp_path / "run", Config(steps=4))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 4
+
+
+@pytest.mark.parametrize("last", ["_link", "write_json"])
+def test_a_run_that_is_stopped_while_it_ends_can_end_again(tmp_path, monkeypatch, last):
+    """Whatever was done by then, the checkpoint is whole until the result is there."""
+    record = open_record(tmp_path)
+    record.save(3, {"a": torch.arange(3)})
+    monkeypatch.setattr(records, last, stop)
+    with pytest.raises(KeyboardInterrupt):
+        record.finish({"x": 1})
+    monkeypatch.undo()
+    again = open_record(tmp_path)
+    step, tensors, _ = again.load()
+    assert (step, tensors["a"].tolist()) == (3, [0, 1, 2])
+    again.finish({"x": 1})
+    assert load_file(tmp_path / "model.safetensors")["a"].tolist() == [0, 1, 2]
+    assert again.result["result"] == {"x": 1}
+
+
+def test_what_a_run_left_that_was_stopped_right_after_its_result_is_cleared(tmp_path, monkeypatch):
+    record = open_record(tmp_path)
+    record.save(3, {"a": torch.arange(3)})
+    monkeypatch.setattr(records.shutil, "rmtree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        record.finish({"x": 1})
+    monkeypatch.undo()
+    assert open_record(tmp_path).result["result"] == {"x": 1}
+    assert not list(tmp_path.glob("checkpoint-*"))
+    assert load_file(tmp_path / "model.safetensors")["a"].tolist() == [0, 1, 2]
+
+
+def test_arrays_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    record = open_record(tmp_path)
+    record.save_arrays("images", {"a": np.arange(3)})
+
+    def full(file, **_):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.np, "savez_compressed", full)
+    with pytest.raises(RunError, match="No space left on device; the last checkpoint is intact"):
+        record.save_arrays("images", {"a": np.arange(4)})
+    assert np.load(tmp_path / "images.npz")["a"].tolist() == [0, 1, 2]
+    assert not list(tmp_path.glob("*.half"))
 
 
 def test_a_checkpoint_comes_back_and_replaces_the_earlier_one(tmp_path):

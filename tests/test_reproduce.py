@@ -99,6 +99,21 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         ),
         (["ptb", "--smoke", "--set", "leak=7"], "leak must be a number from 0, none, to 1; got 7.0."),
         (["ptb", "--smoke", "--set", "presence=2"], "presence must be a number from 0.5 to below 1; got 2.0."),
+        (["mnist", "--smoke", "--set", "weight_decay=-1"], "weight_decay must be 0 or more; got -1.0."),
+        (["mnist", "--smoke", "--set", "seed=-1"], "seed must be from 0 to 4294967295; got -1."),
+        (
+            ["mnist", "--smoke", "--set", "networks=MNISTNet,MNISTNet"],
+            "each of the networks may be named once; got MNISTNet, MNISTNet.",
+        ),
+        (
+            ["ptb", "--smoke", "--set", "heads=3"],
+            "length must be 2 or more, layers and heads 1 or more, and width a multiple of heads.",
+        ),
+        (["heads", "--smoke", "--set", "level=foo"], "level must be one of feature, set; got 'foo'."),
+        (
+            ["xor", "--smoke", "--set", "start=calibrated", "--set", "leak=5"],
+            "leak must be a number from 0, none, to 1; got 5.0.",
+        ),
         (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
     ],
 )
@@ -107,3 +122,58 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
     assert done.returncode != 0
     assert done.stderr.strip() == sentence
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["mnist", "--set", "images=digits", "--set", "digits=5"], "images cannot start as digits: none of"),
+        (["mnist", "--set", "lr=1e30"], "a loss of epoch 1 is not finite; try a lower lr than 1e+30."),
+        (["ptb", "--set", "text=100"], "tokens"),
+    ],
+)
+def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):
+    done = subprocess.run([*COMMAND, *arguments, "--smoke"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_smoke_run_is_small_and_otherwise_as_its_recipe():
+    from similitude import cli
+    from similitude.experiments import mnist
+
+    for name in EXPERIMENTS:
+        experiment = import_module(f"similitude.experiments.{name}")
+        assert cli.small(experiment, "paper") == experiment.SMOKE
+    got = cli.small(mnist, "legible")
+    assert (got.image_blur, got.networks) == (3.0, mnist.RECIPES["legible"].networks)
+    assert (got.digits, got.epochs) == (mnist.SMOKE.digits, mnist.SMOKE.epochs)
+
+
+@pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
+def test_other_recipes_have_smoke_runs_too(name, tmp_path):
+    from similitude import cli
+
+    experiment = import_module(f"similitude.experiments.{name}")
+    for recipe in [recipe for recipe in experiment.RECIPES if recipe != "paper"]:
+        config = cli.small(experiment, recipe)
+        record = Record(tmp_path / recipe, name, config, "cpu")
+        assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
+
+
+def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
+    """Where it cannot be written is told before the run; what was not copied once is copied next time."""
+    few = ["mnist", "--set", "digits=100", "--set", "epochs=1", "--set", "batch=50", "--set", "networks=VisualMNISTNet"]
+    (tmp_path / "file").touch()
+    command = [*COMMAND, *few, "--out", "run", "--results"]
+    done = subprocess.run([*command, "file"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "cannot write to file: File exists; give another --results.\n"
+    assert not (tmp_path / "run").exists()
+    for folder in ("first", "second"):
+        done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        names = sorted(path.name for path in (tmp_path / folder).iterdir())
+        assert [name.rpartition("-")[2] for name in names] == ["seed0.images.npz", "seed0.json"]
+    assert "has ended already" in done.stdout

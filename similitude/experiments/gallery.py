@@ -73,7 +73,7 @@ def runs_in(folder: Path) -> list[Run]:
     """The run whose folder this is, or all results in it."""
     if (folder / "result.json").exists():
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
-        if run.whole.get("experiment") not in KINDS:
+        if not isinstance(run.whole, dict) or run.whole.get("experiment") not in KINDS:
             raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(KINDS)}.")
         return [run]
     if (folder / "config.json").exists():

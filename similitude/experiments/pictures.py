@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from safetensors import SafetensorError
@@ -34,7 +35,7 @@ class Run(NamedTuple):
         try:
             with np.load(path, allow_pickle=False) as found:
                 return dict(found)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
             raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
 
     def tensors(self) -> dict[str, Tensor]:

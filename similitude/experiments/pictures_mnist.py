@@ -66,10 +66,7 @@ def _prototypes(images: dict[str, np.ndarray], digits: Digits | None, epoch: int
     shown = {"VisualMNISTNet.prototypes": "linear: rows of the last layer"}
     shown |= {f"VisualTverskyMNISTNet.{kind}": f"Tversky: {kind}" for kind in ("prototypes", "features")}
     groups |= {title: images[f"{key}.{epoch}"] for key, title in shown.items() if f"{key}.{epoch}" in images}
-    alt = (
-        f"Images that the networks learned in {epoch} epochs: the linear layer's ten rows, and the Tversky layer's ten "
-        "prototypes and its features, under digits of each class."
-    )
+    alt = f"Images that the networks learned in {epoch} epochs. {'; '.join(groups)}."
     title = f"MNIST: prototypes in the data domain{which}"
     yield Picture(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups))
 
@@ -81,6 +78,8 @@ def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, 
     if digits is None or not found:
         return
     x, y = digits
+    if len(y.unique()) < 10:
+        return
     means = smoothed(torch.stack([x[y == c].mean(0) for c in range(10)]))
     groups = {"mean digits": means}
     for title, learned in found.items():
@@ -116,7 +115,8 @@ def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str, which
     }
     histories = {title: history for title, history in histories.items() if history}
     if histories:
-        alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, epochs))}."
+        shown = sorted({epoch for history in histories.values() for epoch in history})
+        alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, shown))}."
         figure = figures.evolution(histories)
         yield Picture(f"mnist-evolution{end}", f"MNIST: prototypes over the epochs{which}", alt, figure)
 

@@ -28,11 +28,15 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+# Settings that no experiment has a meaning for below 0.
+AT_LEAST_0 = {"bank_rate", "batch", "clip", "cost", "difference_rate", "digits", "head_rate", "momentum"}
+AT_LEAST_0 |= {"num_features", "pictures", "size", "text", "warmup", "weight_decay"}
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 
@@ -49,10 +53,15 @@ def changed(config, settings: list[str]):
         if not equals or key not in known:
             raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
         values[key] = _read(key, text, known[key])
-    if not values.get("lr", 1.0) > 0:
-        raise RunError(f"lr must be more than 0; got {values['lr']}.")
-    if not 0 <= values.get("dropout", 0.0) < 1:
-        raise RunError(f"dropout must be from 0 to below 1; got {values['dropout']}.")
+    for key, value in values.items():
+        if key == "lr" and not value > 0:
+            raise RunError(f"lr must be more than 0; got {value}.")
+        if key == "dropout" and not 0 <= value < 1:
+            raise RunError(f"dropout must be from 0 to below 1; got {value}.")
+        if key == "seed" and not 0 <= value < 2**32:
+            raise RunError(f"seed must be from 0 to {2**32 - 1}; got {value}.")
+        if key in AT_LEAST_0 and isinstance(value, int | float) and value < 0:
+            raise RunError(f"{key} must be 0 or more; got {value}.")
     try:
         return replace(config, **values)
     except ValueError as error:
@@ -93,10 +102,13 @@ class Record:
             self.folder.mkdir(parents=True, exist_ok=True)
             _clear_halves(self.folder)
             path = self.folder / "config.json"
-            if path.exists():
+            # A run that never came to its first line is none.
+            if path.exists() and (self.result or self._checkpoints() or (self.folder / "log.jsonl").exists()):
                 self._check_same(_read_json(path), asked)
             else:
                 write_json(path, asked)
+            for _, folder in self._checkpoints() if self.result else ():
+                shutil.rmtree(folder)
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
         self.start = time.perf_counter()
@@ -141,6 +153,15 @@ class Record:
         for _, folder in self._checkpoints()[:-1]:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """NAME.npz, whole or not at all."""
+        half = self.folder / f"{name}.npz.half"
+        with self._writing():
+            with open(half, "wb") as file:
+                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+            _sync(half)
+            half.replace(self.folder / f"{name}.npz")
+
     def load(self) -> tuple[int, dict[str, Tensor], dict] | None:
         """Steps, tensors and state of the newest checkpoint, if there is one. Later lines of the log are dropped."""
         found = self._checkpoints()
@@ -169,9 +190,13 @@ class Record:
             **origin(self.device),
         }
         with self._writing():
+            for _, folder in self._checkpoints():
+                half = self.folder / "model.safetensors.half"
+                _link(folder / "model.safetensors", half)
+                half.replace(self.folder / "model.safetensors")
+            # With this the run has ended: the rest must be there by now.
             write_json(self.folder / "result.json", whole)
             for _, folder in self._checkpoints():
-                (folder / "model.safetensors").replace(self.folder / "model.safetensors")
                 shutil.rmtree(folder, ignore_errors=True)
         return whole
 
@@ -234,6 +259,14 @@ def _write(path: Path, text: str) -> None:
 def _sync(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def _link(path: Path, to: Path) -> None:
+    """The same file under another name, or a copy where the disk knows no links."""
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copyfile(path, to)
 
 
 def _read_json(path: Path) -> dict:

@@ -29,14 +29,18 @@ def found(results: Path, name: str) -> list[dict]:
         try:
             out.append(json.loads(path.read_text()))
         except ValueError:
-            raise RunError(
-                f"{path} is not JSON; remove it, or make it again with: similitude reproduce {name}"
-            ) from None
+            why = "is not JSON"
+        else:
+            why = "" if isinstance(out[-1], dict) and {"config", "result"} <= out[-1].keys() else "holds no result"
+        if why:
+            raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
     return out
 
 
 def write(path: Path, results: Path) -> None:
     """The page of all experiments; what was not run says so."""
+    if not results.is_dir():
+        raise RunError(f"no folder {results}; make results with: similitude reproduce xor")
     lines = [
         "# Results",
         "",
@@ -53,7 +57,10 @@ def write(path: Path, results: Path) -> None:
         for item in experiment.compare(runs):
             lines += [markdown(item), ""]
         lines += [origin(run) for run in runs]
-    path.write_text("\n".join(lines).rstrip() + "\n")
+    try:
+        path.write_text("\n".join(lines).rstrip() + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write to {path}: {error.strerror}.") from None
 
 
 def markdown(table: Table) -> str:

@@ -38,8 +38,8 @@ Drawings are chosen on validation digits; the numbers are of test digits. "Repai
 sevens with a stroke that are gone, "cost" the points of accuracy lost on all digits that surely have none.
 
 **What holds:** an edit of prototype and features repairs part of the errors without training. **What does not:** a
-stroke by itself repairs no more than the control; whole crossed sevens do, and half of the errors in two of three
-seeds.
+stroke in the prototype alone repairs no more than the control, and strokes as features besides hardly more; whole
+crossed sevens do, and half of the errors in two of three seeds.
 
 The paper says that digits of good form are the salient ones. The second table checks it on the network before the edit:
 typicality is the cosine with the mean image of the class.
@@ -113,7 +113,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         for kind, images in zip(("prototypes", "features"), pair, strict=True)
         if images is not None
     }
-    np.savez_compressed(record.folder / "images.npz", **arrays)
+    record.save_arrays("images", arrays)
     return result
 
 

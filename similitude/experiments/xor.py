@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..checks import DIFFERENCES, INTERSECTIONS
 from ..initialize import fill_
 from ..nn import TverskyProjection
@@ -39,9 +40,10 @@ The paper's numbers are those of `level="set"`. Its gmean is NaN, and counts as 
 α and β at ten times the rate.
 
 **What holds:** one layer learns XOR, as no linear layer can, and from the paper's starts most models do not. Uniform
-starts are best and orthogonal ones worst, unnormalised vectors are better, subtractmatch with product or mean is
-best. **What does not:** gmean need not fail; and the failures are of the starts, not of the layer: with ours there
-are none from four features on.
+starts are best and orthogonal ones worst, unnormalised vectors are better, and of the reductions that work in the paper
+subtractmatch with product or mean is best at set level. **What does not:** gmean need not fail, and with subtractmatch
+it is better than those; at feature level so is softmin. And the failures are of the starts, not of the layer: with ours
+there are none from four features on.
 """
 
 
@@ -73,6 +75,9 @@ class Config:
             raise ValueError(f"level must be set or feature; got {self.level!r}.")
         if self.seeds < 1 or self.steps < 1 or not self.num_features or min(self.num_features) < 1:
             raise ValueError("seeds, steps and num_features must be 1 or more.")
+        if len(set(self.num_features)) < len(self.num_features):
+            raise ValueError(f"each of num_features may be named once; got {', '.join(map(str, self.num_features))}.")
+        checks.check_leak(self.leak, *checks.check_options("product", "subtractmatch", self.level, "contrast"))
 
 
 RECIPES = {
@@ -109,7 +114,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         loss[at], right[at] = losses.reshape(loss[at].shape), correct.reshape(right[at].shape)
         record.save(position + 1, {"loss": torch.from_numpy(loss), "right": torch.from_numpy(right)})
         record.log(position + 1, p_conv=float((right[at] == 4).mean()), loss=float(loss[at].mean()))
-    np.savez_compressed(record.folder / "outcomes.npz", loss=loss.astype(np.float16), right=right, axes=AXES)
+    record.save_arrays("outcomes", {"loss": loss.astype(np.float16), "right": right, "axes": np.array(AXES)})
     return {
         "models": loss.size,
         "p_conv": float((right == 4).mean()),
