@@ -350,7 +350,8 @@ def _accuracy(results: list[dict], row: dict[str, str]) -> str:
 
 def _kind(whole: dict) -> tuple[int, str]:
     """The nearest recipe, by its place, and what a run's settings are in its terms; networks and seeds may be any."""
-    config = Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in whole["config"].items()})
+    given: dict = {k: tuple(v) if isinstance(v, list) else v for k, v in whole["config"].items()}
+    config = Config(**given)
 
     def others(recipe: Config) -> list[str]:
         names = [f.name for f in fields(recipe) if f.name not in ("networks", "snapshots", "checkpoint_every", "seed")]
