@@ -177,3 +177,14 @@ def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
         names = sorted(path.name for path in (tmp_path / folder).iterdir())
         assert [name.rpartition("-")[2] for name in names] == ["seed0.images.npz", "seed0.json"]
     assert "has ended already" in done.stdout
+
+
+def test_a_folder_is_of_one_process_at_a_time(tmp_path):
+    from similitude.experiments import mnist
+
+    record = Record(tmp_path / "run", "mnist", mnist.SMOKE, "cpu")
+    command = [*COMMAND, "mnist", "--smoke", "--set", "networks=MNISTNet", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "another process is at work in run; wait for it, or give another --out.\n"
+    del record
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).returncode == 0

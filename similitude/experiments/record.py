@@ -100,6 +100,7 @@ class Record:
         asked: dict = {"experiment": name} | _plain(asdict(config))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.folder)
             _clear_halves(self.folder)
             path = self.folder / "config.json"
             # A run that never came to its first line is none.
@@ -267,6 +268,22 @@ def _link(path: Path, to: Path) -> None:
         os.link(path, to)
     except OSError:
         shutil.copyfile(path, to)
+
+
+def _locked(folder: Path) -> Any:
+    """An open file that keeps other processes out until this one ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    file = open(folder / ".lock", "w")  # noqa: SIM115, open as long as the run
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"another process is at work in {folder}; wait for it, or give another --out.") from None
+    except OSError:  # a disk that knows no locks
+        pass
+    return file
 
 
 def _read_json(path: Path) -> dict:
