@@ -32,10 +32,14 @@ test: setup
 test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
-# Kernels' files have mostly no mark: they run on a GPU, or without one in Triton's interpreter.
+# Kernels' files have mostly no mark: they run on a GPU, or without one in Triton's interpreter. Eight at once, since what
+# takes long is to compile them.
 test-gpu:
-	python3 -m pytest -m gpu
-	python3 -m pytest tests/test_*_triton.py
+	@rm -rf out/gpu && mkdir -p out/gpu
+	@python3 -m pytest -o addopts=-q -m gpu --collect-only tests | grep :: > out/gpu/all
+	@python3 -m pytest -o addopts=-q --collect-only tests/test_*_triton.py | grep :: >> out/gpu/all
+	@sort -u out/gpu/all | split -n r/8 - out/gpu/part-
+	@ls out/gpu/part-* | xargs -P 8 -I{} python3 -m pytest -o addopts=-q -p no:cacheprovider @{}
 
 bench: setup
 	$(BIN)/python -m benchmarks
