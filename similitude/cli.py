@@ -5,7 +5,6 @@ Commands import what they need themselves, so that the help is quick.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shlex
@@ -198,7 +197,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     import torch
     from rich.console import Console
 
-    from .experiments.record import Record, RunError, changed, write_json
+    from .experiments.record import Record, RunError, changed, make_writable, write_json
 
     if recipe not in experiment.RECIPES:
         raise RunError(f"no recipe {recipe!r} for {name}; there are {', '.join(experiment.RECIPES)}.")
@@ -213,7 +212,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
         [name, f"{'smoke-' * smoke}{recipe}", *(re.sub(r"[^\w.]+", "_", s) for s in settings), f"seed{config.seed}"]
     )
     if not smoke:
-        check_folder(results)
+        make_writable(results, "--results")
     record = Record(out or Path("runs") / label, name, config, device)
     console = Console()
     whole = record.result
@@ -243,18 +242,6 @@ def small(experiment, recipe: str):
     usual = asdict(experiment.RECIPES["paper"])
     few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != usual[key]}
     return replace(experiment.RECIPES[recipe], **few)
-
-
-def check_folder(results: Path) -> None:
-    """A run takes long: what its result cannot be written to is told before."""
-    from .experiments.record import RunError
-
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        if not os.access(results, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        raise RunError(f"cannot write to {results}: {error.strerror}; give another --results.") from None
 
 
 @contextmanager

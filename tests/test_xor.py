@@ -134,8 +134,10 @@ def test_a_killed_run_of_calibrated_layers_ends_as_an_unbroken_one(tmp_path, mon
 
 def test_calibrated_runs_have_a_table_of_their_own_beside_the_papers():
     row = {"num_features": 8, "p_conv": 0.96, "p_conv_se": 0.03}
-    tuned = {"config": {"start": "calibrated", "lr": 0.05, "leak": 0.2, "seed": 0}, "result": {"rows": [row]}}
+    config = {"start": "calibrated", "level": "set", "lr": 0.05, "leak": 0.2, "seed": 0}
+    tuned = {"config": config, "result": {"rows": [row]}}
     (table,) = xor.compare([tuned])
+    assert table.columns[-1].header == "ours, set level, rate 0.05, leak 0.2, seed 0"
     assert [list(column.cells) for column in table.columns] == [
         ["8"],
         ["0.39 ± 0.01"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -13,7 +12,7 @@ from ..interpret.canvas import save, write
 from .pictures import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
 from .pictures_mnist import of_mnist
 from .pictures_xor import of_xor
-from .record import RunError
+from .record import RunError, make_writable
 from .report import origin
 
 KINDS: dict[str, Callable[[list[Run], Report], Made]] = {
@@ -48,9 +47,7 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
     runs = runs_in(Path(folder))
     made, missing, written = [], [], []
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not os.access(out, os.W_OK):
-            raise PermissionError(13, "Permission denied")
+        make_writable(out, "--out")
         for name, kind in KINDS.items():
             own = [run for run in runs if run.whole["experiment"] == name]
             for item in kind(own, report) if own else ():

@@ -4,6 +4,7 @@
     log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
     checkpoint-N/     model.safetensors and state.pt after N steps; the newest is where a stopped run goes on
     model.safetensors what was trained, once the run has ended
+    .lock             held by the process that is at work here
     result.json       what came out, with versions, device, commit, hashes of the data, time and memory
 
 Whatever is written appears whole or not at all.
@@ -244,6 +245,16 @@ def _step_of(line: str) -> float:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
         return float("inf")
+
+
+def make_writable(folder: Path, option: str) -> None:
+    """The folder, made if need be. What cannot be written to is told before the work, and not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; give another {option}.") from None
 
 
 def write_json(path: Path, value: object) -> None:

@@ -397,8 +397,9 @@ def _by_features(runs: list[dict]):
     """p(conv) by K from calibrated starts, beside the paper's mean of all reductions and its best reductions."""
     from rich.table import Table
 
-    table = Table("num features", title="p(conv) of product + subtractmatch, feature level, calibrated start")
-    by_runs = [f"ours, rate {r['config']['lr']}, leak {r['config']['leak']}, seed {r['config']['seed']}" for r in runs]
+    table = Table("num features", title="p(conv) of product + subtractmatch, calibrated start")
+    configs = [r["config"] for r in runs]
+    by_runs = [f"ours, {c['level']} level, rate {c['lr']}, leak {c['leak']}, seed {c['seed']}" for c in configs]
     for heading in ("paper, mean of reductions", "paper, best reductions, any K", *by_runs):
         table.add_column(heading, justify="right")
     mean = {int(float(row["num_features"])): row for row in paper("xor_by_num_features")}
