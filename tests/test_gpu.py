@@ -7,6 +7,7 @@ from test_parity import _plain
 
 import similitude.functional as F
 from similitude import TverskyProjection
+from similitude.experiments.training import graphed
 from similitude.ops import pairwise
 
 pytestmark = pytest.mark.gpu
@@ -97,3 +98,19 @@ def test_compiles_whole_under_autocast(options):
     plain, compiled = gradients(layer), gradients(torch.compile(layer, fullgraph=True))
     for p, c in zip(plain, compiled):
         torch.testing.assert_close(c, p, rtol=3e-2, atol=3e-2 * p.abs().max().item())
+
+
+def test_a_graphed_module_gives_what_it_gave_and_leaves_the_data_as_they_were():
+    data = torch.randn(8, 32, device="cuda")
+    kept = data.clone()
+    layer = TverskyProjection(32, 40, 64, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        eager = layer(data[4:])
+        gradients = torch.autograd.grad(eager.float().square().mean(), list(layer.parameters()))
+        network = graphed(layer, data[:4])
+        replayed = network(data[4:])
+    replayed.float().square().mean().backward()
+    assert torch.equal(replayed, eager)
+    for parameter, gradient in zip(layer.parameters(), gradients):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert torch.equal(data, kept)

@@ -57,6 +57,8 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
 
     Equivalent to: ``module`` under ``precision``. Random numbers are drawn here: seed after.
     """
+    # Each call writes its input over the sample, which may be a view of the data.
+    sample = sample.clone()
     # Capture needs some tries before, which batch norms would count.
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     gc.collect()
