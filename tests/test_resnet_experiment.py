@@ -33,6 +33,14 @@ def test_every_condition_trains_what_it_should(model, condition, tmp_path):
     assert 0 <= result["accuracy"] <= 1
 
 
+@pytest.mark.gpu
+def test_a_gpu_learns_its_pictures_by_heart(tmp_path):
+    """As a CPU does, which ends at 0.05 to 0.1: a batch that is not what its labels say cannot be learned."""
+    config = replace(resnet.SMOKE, model="baseline", epochs=60, checkpoint_every=20, dropout=0.0)
+    curve = resnet.run(config, Record(tmp_path, "resnet", config, "cuda"), quiet)["curve"]
+    assert curve[-1][1] < 0.3
+
+
 def test_a_frozen_backbone_gives_the_head_what_the_whole_model_gives_it():
     config = replace(resnet.SMOKE, model="baseline", condition="frozen").filled()
     model = resnet.make(config, 10).eval()

@@ -66,6 +66,8 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
         torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
     for buffer, value in kept:
         buffer.copy_(value)
+    # Gradients are added up on the stream of the capture, which autograd waits for, and warns of.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     return module
 
 
