@@ -254,6 +254,9 @@ def progress_of(console, name: str, transient: bool = False):
         task = progress.add_task(name, total=None, values="")
 
         def report(step: int, steps: int, what: str = "", **values: float) -> None:
+            if step < progress.tasks[task].completed:
+                # Another part of the run, whose steps take another time.
+                progress.reset(task)
             speed = progress.tasks[task].speed
             shown = [f"{key} {value:.3f}" for key, value in values.items()] + ([f"{speed:.3g}/s"] if speed else [])
             description = f"{name} {what}".strip()

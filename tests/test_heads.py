@@ -177,7 +177,8 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
     best = {"linear": dict(lr=0.1, weight_decay=0.1, validation=0.5)}
     best["tversky"] = dict(lr=0.3, weight_decay=0.1, validation=0.6)
     result = {"accuracy": {"linear": [0.5, 0.6], "tversky": [0.52, 0.62]}, "best": best}
-    config = dict(source="a/b", data="cub", features="", num_features=7, lrs=[0.03, 0.1, 0.3], decays=[0.0, 0.1, 1.0])
+    config = dict(source="a/b", data="cub", features="", pictures=0, num_features=7)
+    config |= dict(lrs=[0.03, 0.1, 0.3], decays=[0.0, 0.1, 1.0])
     table, note = heads.summary({"config": config, "result": result})
     assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
         ("a/b, cub", "linear", "–", "0.1", "0.1", "55.00 ± 5.00"),
@@ -185,6 +186,8 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
         ("", "difference", "", "", "", "+2.00 ± 0.00"),
     ]
     assert note == "note: tversky's lr of 0.3 is at the end of lrs"
+    table, _ = heads.summary({"config": config | {"pictures": 5}, "result": result})
+    assert next(iter(table.columns[0].cells)) == "made-up pictures"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,17 @@ def test_every_condition_trains_what_it_should(model, condition, tmp_path):
     assert 0 <= result["accuracy"] <= 1
 
 
+def test_pictures_are_counted_while_they_are_encoded(tmp_path):
+    told = []
+    config = replace(resnet.SMOKE, condition="frozen", epochs=1, pictures=600)
+    report = lambda step, steps, what, **_: told.append((what, step, steps))  # noqa: E731
+    resnet.run(config, Record(tmp_path, "resnet", config, "cpu"), report)
+    steps, totals = zip(*((step, steps) for what, step, steps in told if what == "encoding pictures"))
+    assert len(steps) > 2
+    assert list(steps) == sorted(set(steps))
+    assert set(totals) == {steps[-1]}
+
+
 @pytest.mark.gpu
 def test_a_gpu_learns_its_pictures_by_heart(tmp_path):
     """As a CPU does, which ends at 0.05 to 0.1: a batch that is not what its labels say cannot be learned."""

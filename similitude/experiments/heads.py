@@ -25,6 +25,7 @@ from ..recipes import parameter_groups
 from . import data, images, resnet, synthetic
 from .data import Labelled
 from .record import Record, RunError
+from .training import counted
 
 HEADS = ("linear", "tversky")
 SCALES = ("none", "norm", "centre")
@@ -160,9 +161,8 @@ def load(config: Config, device: str, report: Callable[..., None]) -> Labelled:
     key = data.sha256(repr((size, sorted(hashes.items()))).encode())
 
     def make() -> dict[str, np.ndarray]:
-        seen, total = iter(range(1, len(listing.records) + 1)), len(listing.records)
-        found = listing.tensors(size, on_picture=lambda: report(next(seen), total, "reading pictures"))
-        return encode(config, found, device, report)
+        tell = counted(report, len(listing.records), "reading pictures")
+        return encode(config, listing.tensors(size, on_picture=tell), device, report)
 
     return _labelled(data._kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
 
@@ -174,15 +174,11 @@ def encode(config: Config, pictures: Labelled, device: str, report: Callable[...
     network = resnet.Network(of, resnet.make(of, len(pictures.classes))).to(device)
     if device == "cuda":
         network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    done, total, arrays = 0, len(pictures.train_x) + len(pictures.test_x), {}
-    for name, x in (("train_x", pictures.train_x), ("test_x", pictures.test_x)):
-        parts = []
-        for part in x.split(128):
-            parts.append(resnet.encode(network, part.to(device)).half().cpu().numpy())
-            done += len(part)
-            report(done, total, "encoding pictures")
-        arrays[name] = np.concatenate(parts)
-    return arrays | {"train_y": pictures.train_y.numpy(), "test_y": pictures.test_y.numpy()}
+    tell = counted(report, len(pictures.train_x) + len(pictures.test_x), "encoding pictures")
+    train_x, test_x = (
+        resnet.encode(network, x, tell).half().cpu().numpy() for x in (pictures.train_x, pictures.test_x)
+    )
+    return dict(train_x=train_x, train_y=pictures.train_y.numpy(), test_x=test_x, test_y=pictures.test_y.numpy())
 
 
 def read(path: str) -> Labelled:
@@ -306,6 +302,7 @@ def compare(results: list[dict]) -> list:
     for whole in results:
         config, result = whole["config"], whole["result"]
         source = Path(config["features"]).stem if config["features"] else f"{config['source']}, {config['data']}"
+        source = "made-up pictures" if config["pictures"] else source
         accuracy = {head: 100 * np.array(result["accuracy"][head]) for head in HEADS}
         for head, found in accuracy.items():
             best, features = result["best"][head], "–" if head == "linear" else f"{config['num_features']:,}"

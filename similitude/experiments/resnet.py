@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import data, images, keras, synthetic
 from .data import Labelled
 from .record import Record, RunError, paper
-from .training import constants, graphed, precision
+from .training import constants, counted, graphed, precision
 
 MODELS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
 # Batch, features and side of a picture of each data set; the first two are the paper's.
@@ -83,7 +83,7 @@ SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8,
 def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     """Test accuracy after the last epoch, with its curve. A stopped run goes on after a checkpoint."""
     config = config.filled()
-    pictures = load(config)
+    pictures = load(config, report)
     record.hashes.update(pictures.hashes)
     model = make(config, len(pictures.classes)).to(record.device)
     if record.device == "cuda":
@@ -93,11 +93,12 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         (x.to(record.device), y.to(record.device))
         for x, y in ((pictures.train_x, pictures.train_y), (pictures.test_x, pictures.test_y))
     )
-    network: nn.Module = Network(config, model).to(record.device)
+    network = Network(config, model).to(record.device)
     trained = model
     if config.condition == "frozen":
         # Nothing before the head changes, so it is computed once.
-        train, test = ((encode(network, x), y) for x, y in (train, test))
+        tell = counted(report, len(train[0]) + len(test[0]), "encoding pictures")
+        train, test = ((encode(network, x, tell), y) for x, y in (train, test))
         network = trained = nn.Sequential(nn.Dropout(config.dropout), head_of(model))
     optimizer = torch.optim.SGD(
         groups(config, trained, head_of(model)),
@@ -134,24 +135,27 @@ def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict]:
     return [{"params": head.parameters(), "lr": config.lr * config.head_rate}, *([{"params": rest}] if rest else [])]
 
 
-def load(config: Config) -> Labelled:
+def load(config: Config, report: Callable[..., None]) -> Labelled:
     """Pictures as uint8 ``[N, 3, size, size]`` and their labels."""
     if config.pictures:
         return synthetic.synthetic_images(config.pictures, size=config.size)
     if config.data == "mnist":
         digits = data.mnist()
-        return replace(digits, train_x=enlarge(digits.train_x, config.size), test_x=enlarge(digits.test_x, config.size))
+        tell = counted(report, len(digits.train_x) + len(digits.test_x), "enlarging digits")
+        train_x, test_x = (enlarge(x, config.size, tell) for x in (digits.train_x, digits.test_x))
+        return replace(digits, train_x=train_x, test_x=test_x)
     source = {"nabirds": images.nabirds, "cub": images.cub200}.get(config.data)
     found = source() if source else images.image_folder(config.data)
-    return found.tensors(config.size)
+    return found.tensors(config.size, on_picture=counted(report, len(found.records), "reading pictures"))
 
 
-def enlarge(digits: Tensor, size: int) -> Tensor:
+def enlarge(digits: Tensor, size: int, tell: Callable[..., object] = lambda _: None) -> Tensor:
     """Grey digits ``[N, 28, 28]`` as pictures of three colours, ``[N, 3, size, size]``."""
-    parts = [
-        nn.functional.interpolate(part[:, None].float(), (size, size), mode="bilinear", antialias=True).round().byte()
-        for part in digits.split(4096)
-    ]
+    parts = []
+    for part in digits.split(4096):
+        larger = nn.functional.interpolate(part[:, None].float(), (size, size), mode="bilinear", antialias=True)
+        parts.append(larger.round().byte())
+        tell(len(part))
     return torch.cat(parts).expand(-1, 3, -1, -1)
 
 
@@ -221,14 +225,16 @@ class Network(nn.Module):
 
 
 @torch.no_grad()
-def encode(network: Network, x: Tensor) -> Tensor:
-    """What the frozen backbone makes of all pictures, ``[N, D]``."""
+def encode(network: Network, x: Tensor, tell: Callable[..., object] = lambda _: None) -> Tensor:
+    """What the frozen backbone makes of all pictures, ``[N, D]``, which need not be on its device yet."""
     network.eval()
     backbone = network.model.get_submodule("resnet")
     parts = []
     for part in x.split(256):
-        with precision(x):
+        part = part.to(network.shift.device)
+        with precision(part):
             parts.append(backbone(network.normal(part)).pooler_output.flatten(1).float())
+        tell(len(part))
     return torch.cat(parts)
 
 

@@ -1,4 +1,4 @@
-"""What training runs share: steps as CUDA graphs, their precision, and a head's constants for the log."""
+"""What training runs share: steps as CUDA graphs, their precision, a head's constants for the log, and counting."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -74,6 +74,18 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
 def precision(x: Tensor):
     """bfloat16 autocast where ``x`` is on a GPU."""
     return torch.autocast("cuda", dtype=torch.bfloat16) if x.is_cuda else nullcontext()
+
+
+def counted(report: Callable[..., None], total: int, what: str) -> Callable[..., None]:
+    """A function that is told how many more are done, one if nothing is said, and reports all so far."""
+    done = 0
+
+    def tell(more: int = 1) -> None:
+        nonlocal done
+        done += more
+        report(done, total, what)
+
+    return tell
 
 
 def constants(head: nn.Module | None) -> dict[str, float]:
