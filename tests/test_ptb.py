@@ -112,3 +112,24 @@ def test_a_table_has_baselines_whatever_the_rate_of_the_bank_that_they_lack():
     assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[:1], found[1:2]]
     presence = [ptb.make(replace(ptb.SMOKE, model=model, presence=0.8), 50).config.presence for model in ptb.MODELS[1:]]
     assert presence == [0.8, 0.5]
+
+
+def test_the_validation_table_pairs_settings_of_the_paper():
+    def result(**settings):
+        config = asdict(replace(ptb.RECIPES["paper"], **settings))
+        return [{"config": config, "result": {"valid": 50.0, "test": 1.0, "parameters": 1}}]
+
+    bank = dict(num_features=8192, difference="ignorematch")
+    [table] = ptb._validation(
+        [
+            result(intersection="min", **bank),
+            result(intersection="min", level="feature", **bank),
+            result(intersection="min", num_features=7),
+            result(model="baseline", num_features=7),
+        ]
+    )
+    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
+        ("baseline", "yes", "–", "–", "136.04", "50.00"),
+        ("all-1layer", "yes", "8192", "min + ignorematch", "125.86", "50.00"),
+    ]
+    assert ptb._validation([]) == []

@@ -73,7 +73,9 @@ def markdown(table: Table) -> str:
 
 def origin(run: dict) -> str:
     """A line on where a result comes from."""
-    config = ", ".join(f"{k} {v}" for k, v in run["config"].items() if not isinstance(v, list))
+    # Features that were computed elsewhere come in the place of these.
+    unused = ("source", "data", "size") if run["config"].get("features") else ()
+    config = ", ".join(f"{k} {v}" for k, v in run["config"].items() if not isinstance(v, list) and k not in unused)
     speed = run["result"].get("tokens_per_second")
     return (
         f"- {run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "

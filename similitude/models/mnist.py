@@ -84,7 +84,7 @@ class VisualTverskyMNISTNet(DataDomain):
 
     The stack's maps start at 0.3 of their usual size: encoded images are much longer than the unit vectors that a
     projection starts with, and a similarity grows with the fourth power of their length. On digits the first loss is
-    about 3, and in full size about 50, from where it learns slowly or not at all.
+    3 to 5, and in full size about 100, from where it learns slowly or not at all.
     """
 
     def __init__(self, num_features: int = 20, dropout: float = 0.05, **options):
