@@ -33,8 +33,8 @@ Four small convolutional networks, 1000 epochs each by the paper's recipe. The v
 as images.
 
 **What holds:** a third of the parameters is enough: TverskyMNISTNet is level with MNISTNet. By the tuned recipe, AdamW
-on a cosine, it is better after 50 epochs than after the paper's 1000. **What does not:** by the paper's recipe we see no
-strokes of digits in the images of Tversky prototypes, at any epoch. `--recipe legible`, with images that decay and are
+on a cosine, it is better after 50 epochs than after the paper's 1000. **What does not:** by the paper's recipe we see
+no strokes of digits in the images of Tversky prototypes, at any epoch. `--recipe legible`, with images that decay and are
 blurred a little at each step, shows short strokes, in linear rows less clearly; `--recipe examples`, with images that
 start as digits, keeps the digits, in both ([Reading a Tversky network](reading.md)).
 """
