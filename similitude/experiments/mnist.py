@@ -34,9 +34,9 @@ as images.
 
 **What holds:** a third of the parameters is enough: TverskyMNISTNet is level with MNISTNet. By the tuned recipe, AdamW
 on a cosine, it is better after 50 epochs than after the paper's 1000. **What does not:** by the paper's recipe we see
-no strokes of digits in the images of Tversky prototypes, at any epoch. `--recipe legible`, with images that decay and are
-blurred a little at each step, shows short strokes, in linear rows less clearly; `--recipe examples`, with images that
-start as digits, keeps the digits, in both ([Reading a Tversky network](reading.md)).
+no strokes of digits in the images of Tversky prototypes, at any epoch. `--recipe legible`, with images that decay and
+are blurred a little at each step, shows short strokes, in linear rows less clearly; `--recipe examples`, with images
+that start as digits, keeps the digits, in both ([Reading a Tversky network](reading.md)).
 """
 
 
