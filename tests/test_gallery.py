@@ -205,6 +205,16 @@ def test_perplexities_of_seeds_are_averaged(runs):
     assert levels["paper, linear"] > 0
 
 
+def test_of_rates_the_best_is_drawn(runs):
+    run = gallery.runs_in(runs / "ptb")[0]
+    other = json.loads(json.dumps(run.whole))
+    other["config"]["lr"], other["result"]["valid"] = 7.0, run.whole["result"]["valid"] + 2
+    seed = json.loads(json.dumps(run.whole))
+    seed["config"]["seed"] = 1
+    made = [run._replace(whole=other), run, run._replace(whole=seed)]
+    assert pictures.best(made) == made[1:]
+
+
 def test_cells_that_the_paper_leaves_out_are_no_points(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     whole = json.loads(json.dumps(run.whole))

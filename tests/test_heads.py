@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from similitude import TverskyProjection
-from similitude.experiments import heads, resnet
+from similitude.experiments import data, heads, resnet
 from similitude.experiments.record import Record, RunError, changed
 
 
@@ -167,10 +167,10 @@ def test_features_are_as_the_frozen_network_gives_them():
 
 def test_another_backbone_is_another_fingerprint(tmp_path):
     (tmp_path / "weights").write_bytes(b"1")
-    first = heads.fingerprint(str(tmp_path))
+    first = data.fingerprint(str(tmp_path))
     (tmp_path / "weights").write_bytes(b"2")
-    assert first != heads.fingerprint(str(tmp_path))
-    assert heads.fingerprint("microsoft/resnet-50") != heads.fingerprint("microsoft/resnet-18")
+    assert first != data.fingerprint(str(tmp_path))
+    assert data.fingerprint("microsoft/resnet-50") != data.fingerprint("microsoft/resnet-18")
 
 
 def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():

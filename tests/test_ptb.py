@@ -58,10 +58,15 @@ def test_perplexity_is_that_of_all_predicted_tokens():
     model = ptb.make(replace(ptb.SMOKE, dropout=0.0), 64).eval()
     tokens = torch.randint(64, (16 * 7 + 3,))
     config = replace(ptb.SMOKE, batch=4, length=16)
-    pieces = ptb.blocks(config, tokens, 0)
-    logits = model(input_ids=pieces).logits[:, :-1]
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten()).exp()
+    losses = []
+    for piece in tokens.split(16):
+        losses += torch.nn.functional.cross_entropy(
+            model(input_ids=piece[None]).logits[0, :-1], piece[1:], reduction="none"
+        )
+    assert len(losses) == 15 * 7 + 2
+    expected = torch.stack(losses).mean().exp()
     assert ptb.perplexity(config, model, tokens) == pytest.approx(expected.item(), rel=1e-5)
+    assert ptb.perplexity(config, model, tokens[:113]) == ptb.perplexity(config, model, tokens[:112])
 
 
 def test_the_rate_rises_and_falls_to_0():

@@ -185,6 +185,12 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def fingerprint(source: str) -> str:
+    """The hash of a folder's files, or of the name where there is no folder."""
+    files = sorted(file for file in Path(source).glob("*") if file.is_file())
+    return sha256("".join(sha256(file.read_bytes()) for file in files).encode() or source.encode())
+
+
 def _contents(
     name: str, files: list[str], where: str | Path | None, from_hub: Callable[[], dict[str, bytes]]
 ) -> dict[str, File]:

@@ -101,6 +101,7 @@ def of_resnet(runs: list[Run], report: Report) -> Made:
 
 def of_ptb(runs: list[Run], report: Report) -> Made:
     """Curves, perplexity against K beside the paper's, and α, β, θ where there are logs."""
+    runs = best(runs)
     named = {_ptb_name(run.whole["config"]): run for run in runs}
     curves = {name: run.whole["result"]["curve"] for name, run in named.items()}
     alt = "Training loss and validation perplexity over the epochs."
@@ -126,6 +127,16 @@ def _ptb_name(c: dict) -> str:
     what = "" if c["model"] == "baseline" else f", K {c['num_features']}, {c['intersection']} + {c['difference']}"
     how = f"{c['init']}, {'tied' if c['tied'] else 'untied'}, {c['epochs']} epochs, seed {c['seed']}"
     return f"{c['model']}{what}, {c['level']} level, {how}" if what else f"{c['model']}, {how}"
+
+
+def best(runs: list[Run]) -> list[Run]:
+    """Of runs that differ by their rates alone those with the best validation perplexity, in all their seeds."""
+    kinds: dict[str, dict[str, list[Run]]] = {}
+    for run in runs:
+        c = run.whole["config"] | {"seed": 0, "checkpoint_every": 0}
+        kinds.setdefault(_ptb_name(c), {}).setdefault(json.dumps(c, sort_keys=True), []).append(run)
+    valid = lambda own: np.mean([run.whole["result"]["valid"] for run in own])  # noqa: E731
+    return [run for tried in kinds.values() for run in min(tried.values(), key=valid)]
 
 
 def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:

@@ -13,6 +13,7 @@ Whatever is written appears whole or not at all.
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import math
 import os
@@ -98,6 +99,12 @@ class Record:
         self.hashes: dict[str, str] = {}
         self.before = 0.0  # seconds of earlier sittings
         self._events: Any = None
+        # Now, since the code may be changed before the run ends.
+        self.origin = origin(device)
+        if device == "cuda" and torch.cuda.is_initialized():
+            # Another run of this process may have had more.
+            gc.collect()
+            torch.cuda.reset_peak_memory_stats()
         asked: dict = {"experiment": name} | _plain(asdict(config))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +196,7 @@ class Record:
             "data": self.hashes,
             "seconds": round(self.seconds(), 1),
             "peak_gib": round(_peak_gib(self.device), 3),
-            **origin(self.device),
+            **self.origin,
         }
         with self._writing():
             for _, folder in self._checkpoints():
