@@ -112,6 +112,9 @@ def test_a_table_has_baselines_whatever_the_rate_of_the_bank_that_they_lack():
     found = [result(model="baseline", bank_rate=0.3), result(model="baseline", epochs=9), result(bank_rate=0.3)]
     groups = ptb._by_settings(found, ptb.RECIPES["tuned"])
     assert groups == [found[:1]]
+    # A seed counts once, however often a run was saved.
+    found = [result(), result(checkpoint_every=9), result(seed=1, checkpoint_every=9)]
+    assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[1:]]
     # Nor has presence a meaning but for a head from scratch.
     found = [result(presence=0.5), result(model="tversky-head"), result(model="tversky-head", presence=0.5)]
     assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[:1], found[1:2]]

@@ -130,5 +130,19 @@ def test_each_recipe_has_a_table_of_its_own_runs():
     assert len(resnet.compare(runs[:2])) == 1
 
 
+def test_runs_of_another_length_or_backbone_are_a_row_of_their_own_and_a_seed_counts_once():
+    def run(accuracy, **settings):
+        return {"config": vars(replace(resnet.RECIPES["paper"], **settings)), "result": {"accuracy": accuracy}}
+
+    runs = [run(0.5), run(0.5, checkpoint_every=5), run(0.7, epochs=3), run(0.9, source="other")]
+    [table] = resnet.compare(runs)
+    rows = list(zip(cells(table, 1), cells(table, 5), cells(table, 6), strict=True))[:3]
+    assert rows == [
+        ("frozen, microsoft/resnet-50", "70.0", "3"),
+        ("frozen, microsoft/resnet-50", "50.0", "200"),
+        ("frozen, other", "90.0", "200"),
+    ]
+
+
 def cells(table, column: int) -> list[str]:
     return list(table.columns[column].cells)

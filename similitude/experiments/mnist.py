@@ -340,8 +340,9 @@ def compare(results: list[dict]) -> list:
 
 
 def _accuracy(results: list[dict], row: dict[str, str]) -> str:
-    runs = [r["result"]["networks"].get(row["model"]) for r in results]
-    percent = np.array([100 * run["accuracy"] for run in runs if run])
+    own = [r for r in results if row["model"] in r["result"]["networks"]]
+    runs = {r["config"]["seed"]: r["result"]["networks"][row["model"]] for r in own}
+    percent = np.array([100 * run["accuracy"] for run in runs.values()])
     if not len(percent):
         return "–"
     error = f" ± {percent.std(ddof=1) / np.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""

@@ -387,21 +387,21 @@ def _short(model: str) -> str:
 
 
 def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
-    """Runs of a recipe, those that differ by seed alone together; the tuned one has any learning rate.
-
-    How often a run was saved changes no result.
-    """
+    """Runs of a recipe, those that differ by seed alone together, one of each; the tuned one has any learning rate."""
     about = ["model", "init", "source", "tied", "num_features", "intersection", "difference", "level", "seed"]
     about += ["checkpoint_every", *(["lr"] if recipe is RECIPES["tuned"] else [])]
-    groups: dict[Config, list[dict]] = {}
+    groups: dict[Config, dict[int, dict]] = {}
     for r in results:
         config = Config(**r["config"])
         more = [] if (config.model, config.init) == ("tversky-head", "scratch") else ["presence"]
         # A baseline has neither a bank nor α and β.
         more += ["bank_rate", "difference_rate", "leak"] if config.model == "baseline" else []
         if replace(config, **{name: getattr(recipe, name) for name in about + more}) == recipe:
-            groups.setdefault(replace(config, seed=0), []).append(r)
-    return list(groups.values())
+            # How often a run was saved changes no result, nor does a bank that it lacks.
+            bank = [] if config.model != "baseline" else ["num_features", "intersection", "difference", "level"]
+            same = {name: getattr(recipe, name) for name in ["seed", "checkpoint_every", *more, *bank]}
+            groups.setdefault(replace(config, **same), {})[config.seed] = r
+    return [list(group.values()) for group in groups.values()]
 
 
 def _mean(runs: list[dict], what: str) -> float:

@@ -297,18 +297,28 @@ def compare(results: list[dict]) -> list:
         for name in ("mnist", "nabirds", "cub"):
             for condition in CONDITIONS:
                 row = rows.get((name, condition))
-                cells = [row["baseline"], row["tversky"]] if row else ["–", "–"]
-                epochs = set()
-                for model in MODELS:
-                    own = [r for r in results if _is(r["config"], recipe, model, condition, name)]
-                    epochs |= {str(r["config"]["epochs"]) for r in own}
-                    percent = [100 * r["result"]["accuracy"] for r in own]
-                    error = f" ± {np.std(percent, ddof=1) / math.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
-                    cells.append(f"{np.mean(percent):.1f}{error}" if percent else "not run")
-                if epochs or recipe is RECIPES["paper"]:
-                    table.add_row(name, condition, *cells, ", ".join(sorted(epochs)) or "–")
+                theirs = [row["baseline"], row["tversky"]] if row else ["–", "–"]
+                own = [r for r in results if any(_is(r["config"], recipe, m, condition, name) for m in MODELS)]
+                # Runs of another length or backbone are a row of their own.
+                kinds = {(r["config"]["epochs"], "" if condition == "scratch" else r["config"]["source"]) for r in own}
+                several = len({source for _, source in kinds}) > 1
+                for epochs, source in sorted(kinds):
+                    same = [r for r in own if r["config"]["epochs"] == epochs and source in ("", r["config"]["source"])]
+                    cells = [_mean([r for r in same if r["config"]["model"] == model]) for model in MODELS]
+                    table.add_row(
+                        name, f"{condition}, {source}" if several else condition, *theirs, *cells, str(epochs)
+                    )
+                if not kinds and recipe is RECIPES["paper"]:
+                    table.add_row(name, condition, *theirs, "not run", "not run", "–")
         tables.append(table)
     return [table for table in tables if table.rows]
+
+
+def _mean(runs: list[dict]) -> str:
+    """Accuracy, %, over seeds, each of which counts once."""
+    percent = list({r["config"]["seed"]: 100 * r["result"]["accuracy"] for r in runs}.values())
+    error = f" ± {np.std(percent, ddof=1) / math.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
+    return f"{np.mean(percent):.1f}{error}" if percent else "not run"
 
 
 def _is(config: dict, recipe: Config, *kind: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -360,6 +360,13 @@ FACTORS = {
 }
 
 
+def named(config: dict) -> str:
+    """A run's level, and what else is not as in the paper."""
+    usual = asdict(Config())
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k != "level"}
+    return f"{config['level']} level" + "".join(f", {k} {v}" for k, v in given.items() if v != usual[k])
+
+
 def compare(results: list[dict]) -> list:
     """The paper's four tables, with our p(conv) at each level beside it, and one of calibrated starts.
 
@@ -373,19 +380,19 @@ def compare(results: list[dict]) -> list:
     out = [_by_features(calibrated)] if calibrated else []
     for name, factors in FACTORS.items() if results else ():
         which = "tables" if name == "by_reductions" else "without_gmean"
-        ours = {r["config"]["level"]: {_key(row, factors): row for row in r["result"][which][name]} for r in results}
+        ours = {named(r["config"]): {_key(row, factors): row for row in r["result"][which][name]} for r in results}
         title = f"p(conv) {name.replace('_', ' ')}" + ("" if which == "tables" else ", gmean counted as in the paper")
         table = Table(*(f.replace("_", " ") for f in factors), title=title)
-        for heading in ("paper", *(f"ours, {level} level" for level in ours)):
+        for heading in ("paper", *(f"ours, {run}" for run in ours)):
             table.add_column(heading, justify="right")
-        differences: dict[str, list[float]] = {level: [] for level in ours}
+        differences: dict[str, list[float]] = {run: [] for run in ours}
         for row in paper(f"xor_{name}"):
             cells = []
-            for level, rows in ours.items():
+            for run, rows in ours.items():
                 mine = rows.get(_key(row, factors))
                 cells.append(_with_error(mine) if mine else "–")
                 if mine and "gmean" not in _key(row, factors):
-                    differences[level].append(abs(mine["p_conv"] - float(row["p_conv"])))
+                    differences[run].append(abs(mine["p_conv"] - float(row["p_conv"])))
             table.add_row(*_key(row, factors), _with_error(row), *cells)
         means = [f"{sum(d) / len(d):.3f}" if d else "–" for d in differences.values()]
         table.add_section()
