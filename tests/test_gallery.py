@@ -18,7 +18,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from similitude import cli
-from similitude.experiments import gallery, mnist, pictures, pictures_mnist, pictures_xor, xor, xor
+from similitude.experiments import gallery, mnist, pictures, pictures_mnist, pictures_xor, xor
 from similitude.experiments.record import Record, RunError, paper
 
 PNG = b"\x89PNG\r\n\x1a\n"
