@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from similitude.experiments import ptb
@@ -91,6 +92,33 @@ def test_validation_picks_and_test_reports(tmp_path, monkeypatch):
     config = replace(ptb.SMOKE, epochs=3)
     result = ptb.run(config, Record(tmp_path, "ptb", config, "cpu"), quiet)
     assert (result["epoch"], result["valid"], result["test"]) == (2, 40.0, 6.0)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_model_that_is_left_is_the_one_that_is_reported(stopped, tmp_path, monkeypatch):
+    scores, seen = iter([40.0, 6.0, 50.0, 45.0]), []  # validation, test, validation, validation
+    monkeypatch.setattr(
+        ptb,
+        "perplexity",
+        lambda _, model, __: (seen.append({k: v.clone() for k, v in ptb.distinct(model).items()}), next(scores))[1],
+    )
+    config = replace(ptb.SMOKE, epochs=3)
+
+    def stop(step, steps, *_, **__):
+        if stopped and step > steps * 2 / 3:
+            raise KeyboardInterrupt
+
+    record = Record(tmp_path, "ptb", config, "cpu")
+    if stopped:
+        with pytest.raises(KeyboardInterrupt):
+            ptb.run(config, record, stop)
+        record._lock.close()
+        record = Record(tmp_path, "ptb", config, "cpu")
+    record.finish(ptb.run(config, record, quiet))
+    left = load_file(tmp_path / "model.safetensors")
+    assert left.keys() == seen[0].keys()
+    assert all(torch.equal(left[name], seen[0][name]) for name in left)
+    assert any(not torch.equal(left[name], seen[-1][name]) for name in left)
 
 
 def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():

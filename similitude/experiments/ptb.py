@@ -137,6 +137,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         schedule.load_state_dict(state["schedule"])
     curve: list[list[float]] = state.get("curve", [])
     best: dict = state.get("best", {"valid": math.inf})
+    best_tensors = record.load_best() if done else {}
     speeds: list[float] = state.get("speeds", [])
     model.train()
     trunk: nn.Module = Trunk(model)
@@ -152,6 +153,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         curve.append([epoch, loss, valid])
         if valid < best["valid"]:
             best = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, parts["test"])}
+            best_tensors = {name: tensor.detach().clone() for name, tensor in distinct(model).items()}
         record.log(epoch, loss=loss, valid=valid, tokens_per_second=speed, **constants(getattr(model, "lm_head", None)))
         if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
             so_far = {
@@ -161,7 +163,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
                 "best": best,
                 "speeds": speeds,
             }
-            record.save(epoch, distinct(model), so_far)
+            record.save(epoch, distinct(model), so_far, best_tensors)
     parameters = sum(p.numel() for p in model.parameters())
     return {**best, "parameters": parameters, "tokens_per_second": float(np.median(speeds)), "curve": curve}
 

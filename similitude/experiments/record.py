@@ -3,7 +3,7 @@
     config.json       the settings; a folder belongs to one setting
     log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
     checkpoint-N/     model.safetensors and state.pt after N steps; the newest is where a stopped run goes on
-    model.safetensors what was trained, once the run has ended
+    model.safetensors what was trained, once the run has ended; the best of it, where the experiment chose
     .lock             held by the process that is at work here
     result.json       what came out, with versions, device, commit, hashes of the data, time and memory
 
@@ -147,13 +147,23 @@ class Record:
             for key, value in values.items():
                 self._events.add_scalar(key, value, step)
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], state: dict | None = None) -> None:
-        """A checkpoint after so many steps, in the place of the earlier ones."""
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensor],
+        state: dict | None = None,
+        best: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """A checkpoint after so many steps, in the place of the earlier ones; ``best``: what the run is to leave."""
         final, half = self.folder / f"checkpoint-{step}", self.folder / f"checkpoint-{step}.half"
         with self._writing():
             shutil.rmtree(half, ignore_errors=True)
             half.mkdir()
-            save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, half / "model.safetensors")
+            for name, kept in (("model", tensors), ("best", best)):
+                if kept is not None:
+                    save_file(
+                        {k: v.detach().contiguous().clone() for k, v in kept.items()}, half / f"{name}.safetensors"
+                    )
             torch.save({"seconds": self.seconds(), **(state or {})}, half / "state.pt")
             for file in half.iterdir():
                 _sync(file)
@@ -187,6 +197,14 @@ class Record:
         self._drop_lines_after(step)
         return step, tensors, state
 
+    def load_best(self) -> dict[str, Tensor]:
+        """The ``best`` of the newest checkpoint."""
+        _, folder = self._checkpoints()[-1]
+        try:
+            return load_file(folder / "best.safetensors")
+        except (OSError, SafetensorError):
+            raise RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.") from None
+
     def finish(self, result: dict) -> dict:
         """``result.json``, with all that one needs to judge it; returns it."""
         whole = {
@@ -201,7 +219,8 @@ class Record:
         with self._writing():
             for _, folder in self._checkpoints():
                 half = self.folder / "model.safetensors.half"
-                _link(folder / "model.safetensors", half)
+                best = folder / "best.safetensors"
+                _link(best if best.exists() else folder / "model.safetensors", half)
                 half.replace(self.folder / "model.safetensors")
             # With this the run has ended: the rest must be there by now.
             write_json(self.folder / "result.json", whole)
