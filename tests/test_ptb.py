@@ -114,6 +114,12 @@ def test_the_model_that_is_left_is_the_one_that_is_reported(stopped, tmp_path, m
             ptb.run(config, record, stop)
         record._lock.close()
         record = Record(tmp_path, "ptb", config, "cpu")
+        [kept] = tmp_path.glob("checkpoint-*/best.safetensors")
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:100])
+        with pytest.raises(RunError, match="its files are damaged"):
+            ptb.run(config, record, quiet)
+        kept.write_bytes(whole)
     record.finish(ptb.run(config, record, quiet))
     left = load_file(tmp_path / "model.safetensors")
     assert left.keys() == seen[0].keys()

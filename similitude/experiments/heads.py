@@ -25,6 +25,7 @@ from ..recipes import parameter_groups
 from . import data, images, resnet, synthetic
 from .data import Labelled
 from .record import Record, RunError
+from .report import with_error
 from .training import counted
 
 HEADS = ("linear", "tversky")
@@ -303,11 +304,5 @@ def compare(results: list[dict]) -> list:
         for head, found in accuracy.items():
             best, features = result["best"][head], "–" if head == "linear" else f"{config['num_features']:,}"
             table.add_row(source, head, features, f"{best['lr']:g}", f"{best['weight_decay']:g}", with_error(found))
-        table.add_row("", "difference", "", "", "", with_error(accuracy["tversky"] - accuracy["linear"], "+"))
+        table.add_row("", "difference", "", "", "", with_error(accuracy["tversky"] - accuracy["linear"], "+.2f"))
     return [table]
-
-
-def with_error(values: np.ndarray, sign: str = "") -> str:
-    """The mean and its standard error."""
-    error = f" ± {values.std(ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{values.mean():{sign}.2f}{error}"

@@ -16,6 +16,7 @@ from ..models.data_domain import DataDomain
 from ..recipes import parameter_groups
 from . import data, synthetic
 from .record import Record, RunError, paper
+from .report import with_error
 from .training import captured, in_turn, side_by_side
 
 NETWORKS = {
@@ -342,11 +343,8 @@ def compare(results: list[dict]) -> list:
 def _accuracy(results: list[dict], row: dict[str, str]) -> str:
     own = [r for r in results if row["model"] in r["result"]["networks"]]
     runs = {r["config"]["seed"]: r["result"]["networks"][row["model"]] for r in own}
-    percent = np.array([100 * run["accuracy"] for run in runs.values()])
-    if not len(percent):
-        return "–"
-    error = f" ± {percent.std(ddof=1) / np.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
-    return f"{percent.mean():.2f}{error} ({percent.mean() - float(row['valid_acc']):+.2f})"
+    percent = [100 * run["accuracy"] for run in runs.values()]
+    return f"{with_error(percent)} ({np.mean(percent) - float(row['valid_acc']):+.2f})" if percent else "–"
 
 
 def _kind(whole: dict) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from ..nn import TverskyProjection
 from ..recipes import parameter_groups
 from . import data, synthetic
 from .record import Record, RunError, paper
+from .report import with_error
 from .training import constants, graphed, precision
 
 MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
@@ -124,8 +125,8 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     parts = {name: getattr(text, name).to(record.device) for name in ("train", "valid", "test")}
     if len(parts["train"]) <= config.length * config.batch:
         raise RunError(f"{len(parts['train'])} tokens are too few for a batch of {config.batch} × {config.length}.")
-    if min(len(parts["valid"]), len(parts["test"])) < 2 * config.length:
-        raise RunError(f"the validation and test parts need {2 * config.length} tokens or more; try a shorter length.")
+    if min(len(parts["valid"]), len(parts["test"])) < config.length:
+        raise RunError(f"the validation and test parts need {config.length} tokens or more; try a shorter length.")
     model = make(config, text.vocabulary).to(record.device)
     optimizer = torch.optim.AdamW(groups(model, config), config.lr, fused=record.device == "cuda")
     steps = len(blocks(config, parts["train"], 0)) // config.batch
@@ -334,7 +335,7 @@ def compare(results: list[dict]) -> list:
             ours = next((g[0] for g in chosen if g), None)
             counts = int(row["params"]) if row else ours["result"]["parameters"] if ours else None
             features = row["num_features"] if row else str(ours["config"]["num_features"]) if ours else ""
-            cells = [_with_error(g) + _other_size(g, features) if g else "not run" for g in chosen]
+            cells = [with_error(_of(g, "test")) + _other_size(g, features) if g else "not run" for g in chosen]
             numbers = f"{counts / 1e6:.1f} M" if counts else "–", row["perplexity"] if row else "–"
             table.add_row(_short(model), "yes" if tied == "Y" else "no", features or "–", *numbers, *cells)
         out.append(table)
@@ -346,7 +347,8 @@ def compare(results: list[dict]) -> list:
         tuned.add_column(heading, justify="right")
     for g in sorted(runs["tuned"], key=lambda g: (MODELS.index(g[0]["config"]["model"]), _mean(g, "valid"))):
         c, linear = g[0]["config"], g[0]["config"]["model"] == "baseline"
-        numbers = f"{g[0]['result']['parameters'] / 1e6:.1f} M", f"{_mean(g, 'valid'):.2f}", _with_error(g), str(len(g))
+        valid, test = f"{_mean(g, 'valid'):.2f}", with_error(_of(g, "test"))
+        numbers = f"{g[0]['result']['parameters'] / 1e6:.1f} M", valid, test, str(len(g))
         features = "–" if linear else str(c["num_features"])
         tuned.add_row(_short(c["model"]), "yes" if c["tied"] else "no", features, f"{c['lr']:g}", *numbers)
     return [*out, tuned]
@@ -369,7 +371,7 @@ def _validation(groups: list[list[dict]]) -> list:
         if row and c["level"] == "set":
             what = ("–", "–") if linear else (bank["num_features"], " + ".join(c[name] for name in names))
             tied = "yes" if c["tied"] else "no"
-            table.add_row(_short(c["model"]), tied, *what, row["perplexity"], _with_error(group, "valid"))
+            table.add_row(_short(c["model"]), tied, *what, row["perplexity"], with_error(_of(group, "valid")))
     return [table] if table.row_count else []
 
 
@@ -406,11 +408,9 @@ def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
     return [list(group.values()) for group in groups.values()]
 
 
+def _of(runs: list[dict], what: str) -> list[float]:
+    return [r["result"][what] for r in runs]
+
+
 def _mean(runs: list[dict], what: str) -> float:
-    return float(np.mean([r["result"][what] for r in runs]))
-
-
-def _with_error(runs: list[dict], what: str = "test") -> str:
-    own = [r["result"][what] for r in runs]
-    error = f" ± {np.std(own, ddof=1) / math.sqrt(len(own)):.2f}" if len(own) > 1 else ""
-    return f"{np.mean(own):.2f}{error}"
+    return float(np.mean(_of(runs, what)))

@@ -2,7 +2,8 @@
 
     config.json       the settings; a folder belongs to one setting
     log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
-    checkpoint-N/     model.safetensors and state.pt after N steps; the newest is where a stopped run goes on
+    checkpoint-N/     model.safetensors, state.pt and, where one is chosen, best.safetensors after N steps; the newest is
+                      where a stopped run goes on
     model.safetensors what was trained, once the run has ended; the best of it, where the experiment chose
     .lock             held by the process that is at work here
     result.json       what came out, with versions, device, commit, hashes of the data, time and memory
@@ -192,7 +193,7 @@ class Record:
             tensors = load_file(folder / "model.safetensors")
             state = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
         except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError):
-            raise RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.") from None
+            raise _damaged(folder) from None
         self.before = state.pop("seconds")
         self._drop_lines_after(step)
         return step, tensors, state
@@ -203,7 +204,7 @@ class Record:
         try:
             return load_file(folder / "best.safetensors")
         except (OSError, SafetensorError):
-            raise RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.") from None
+            raise _damaged(folder) from None
 
     def finish(self, result: dict) -> dict:
         """``result.json``, with all that one needs to judge it; returns it."""
@@ -263,6 +264,10 @@ class _Writing:
             raise RunError(
                 f"cannot write to {self.folder}: {why}; the last checkpoint is intact, run the same command to go on."
             ) from None
+
+
+def _damaged(folder: Path) -> RunError:
+    return RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.")
 
 
 def _step_of(line: str) -> float:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from .record import RunError
 
@@ -69,6 +72,13 @@ def markdown(table: Table) -> str:
     rows = zip(*(list(column.cells) for column in table.columns), strict=True)
     lines = [f"**{table.title}**", ""] + ["| " + " | ".join(map(str, row)) + " |" for row in (heading, marks, *rows)]
     return "\n".join(lines)
+
+
+def with_error(values: Iterable[float], form: str = ".2f") -> str:
+    """The mean and, of more than one, its standard error."""
+    own = np.array(list(values))
+    error = f" ± {own.std(ddof=1) / np.sqrt(len(own)):.2f}" if len(own) > 1 else ""
+    return f"{own.mean():{form}}{error}"
 
 
 def origin(run: dict) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from . import data, images, keras, synthetic
 from .data import Labelled
 from .record import Record, RunError, paper
+from .report import with_error
 from .training import constants, counted, graphed, precision
 
 MODELS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
@@ -316,9 +316,8 @@ def compare(results: list[dict]) -> list:
 
 def _mean(runs: list[dict]) -> str:
     """Accuracy, %, over seeds, each of which counts once."""
-    percent = list({r["config"]["seed"]: 100 * r["result"]["accuracy"] for r in runs}.values())
-    error = f" ± {np.std(percent, ddof=1) / math.sqrt(len(percent)):.2f}" if len(percent) > 1 else ""
-    return f"{np.mean(percent):.1f}{error}" if percent else "not run"
+    percent = {r["config"]["seed"]: 100 * r["result"]["accuracy"] for r in runs}
+    return with_error(percent.values(), ".1f") if percent else "not run"
 
 
 def _is(config: dict, recipe: Config, *kind: str) -> bool:
