@@ -129,7 +129,7 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
     [
         (["mnist", "--set", "images=digits", "--set", "digits=5"], "images cannot start as digits: none of"),
         (["mnist", "--set", "lr=1e30"], "a loss of epoch 1 is not finite; try a lower lr than 1e+30."),
-        (["ptb", "--set", "text=100"], "tokens"),
+        (["ptb", "--set", "text=100", "--set", "length=30", "--set", "batch=2"], "test parts need 30 tokens or more"),
     ],
 )
 def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):

@@ -2,8 +2,8 @@
 
     config.json       the settings; a folder belongs to one setting
     log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
-    checkpoint-N/     model.safetensors, state.pt and, where one is chosen, best.safetensors after N steps; the newest is
-                      where a stopped run goes on
+    checkpoint-N/     model.safetensors, state.pt and, where one is chosen, best.safetensors after N steps; the newest
+                      is where a stopped run goes on
     model.safetensors what was trained, once the run has ended; the best of it, where the experiment chose
     .lock             held by the process that is at work here
     result.json       what came out, with versions, device, commit, hashes of the data, time and memory
