@@ -70,6 +70,18 @@ def test_perplexity_is_that_of_all_predicted_tokens():
     assert ptb.perplexity(config, model, tokens[:113]) == ptb.perplexity(config, model, tokens[:112])
 
 
+def test_a_linear_heads_perplexity_is_not_of_rounded_logits():
+    model = ptb.make(replace(ptb.SMOKE, model="baseline"), 64)
+    hidden, tokens = torch.randn(2, 16, 16), torch.randint(64, (2, 16))
+    exact = ptb.loss_of(model, hidden, tokens).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trained = ptb.loss_of(model, hidden, tokens)
+        with torch.no_grad():
+            measured = ptb.loss_of(model, hidden, tokens)
+    assert trained.item() != exact
+    assert measured.item() == exact
+
+
 def test_the_rate_rises_and_falls_to_0():
     config = changed(ptb.Config(), ["warmup=10", "schedule=cosine"])
     rates = [ptb.rate(config, step, 100) for step in range(101)]

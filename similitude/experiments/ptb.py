@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -188,7 +189,10 @@ def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
         return head.cross_entropy(hidden, target)
     # Products with an odd vocabulary are slow on a GPU: zeros fill it up.
     weight = head.get_parameter("weight")
-    logits = nn.functional.linear(hidden, nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64)))[..., : len(weight)]
+    padded = nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64))
+    # A Tversky head adds up in 32 bits: what is measured of a linear one is not to be rounded to 16 either.
+    with nullcontext() if torch.is_grad_enabled() else torch.autocast(hidden.device.type, enabled=False):
+        logits = nn.functional.linear(hidden, padded)[..., : len(weight)]
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
 
