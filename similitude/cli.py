@@ -6,7 +6,6 @@ Commands import what they need themselves, so that the help is quick.
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 import shutil
 import sys
@@ -161,6 +160,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda where there is one.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data, to see that it works.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Each row of its table; --set picks rows.")] = False,
 ) -> None:
     """Run one of the paper's experiments, or go on with it.
 
@@ -173,7 +173,7 @@ def reproduce(
     experiment = find_experiment(name)
     command = shlex.join(["similitude", *sys.argv[1:]])
     try:
-        run_experiment(name, experiment, recipe, seed, settings or [], out, results, device, smoke)
+        run_experiment(name, experiment, recipe, seed, settings or [], out, results, device, smoke, every)
     except KeyboardInterrupt:
         fail(f"stopped; go on from the last checkpoint with: {command}", code=130)
     except (RunError, DataError) as error:
@@ -193,27 +193,47 @@ def find_experiment(name: str):
     return importlib.import_module(f".experiments.{name}", __package__)
 
 
-def run_experiment(name, experiment, recipe, seed, settings, out, results, device, smoke) -> None:
+def run_experiment(name, experiment, recipe, seed, settings, out, results, device, smoke, every) -> None:
+    """One run or, of ``every`` row, several, each of which may fail for itself."""
     import torch
-    from rich.console import Console
 
-    from .experiments.record import Record, RunError, changed, make_writable, write_json
+    from .experiments.data import DataError
+    from .experiments.record import RunError, make_writable
+    from .experiments.settings import label, of_recipe, rows
 
-    if recipe not in experiment.RECIPES:
-        raise RunError(f"no recipe {recipe!r} for {name}; there are {', '.join(experiment.RECIPES)}.")
-    config = changed(small(experiment, recipe) if smoke else experiment.RECIPES[recipe], settings)
-    if seed is not None:
-        config = changed(config, [f"seed={seed}"])
+    table = rows(experiment, recipe, settings) if every else [settings]
+    seeded = [] if seed is None else [f"seed={seed}"]
+    configs = [of_recipe(experiment, recipe, row + seeded, smoke) for row in table]
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
-    # The name says what is not the recipe's own, so that other settings get another folder.
-    label = "-".join(
-        [name, f"{'smoke-' * smoke}{recipe}", *(re.sub(r"[^\w.]+", "_", s) for s in settings), f"seed{config.seed}"]
-    )
+    if out and len(table) > 1:
+        raise RunError(f"--out is the folder of one run, and --all means {len(table)}; leave out one of them.")
     if not smoke:
         make_writable(results, "--results")
-    record = Record(out or Path("runs") / label, name, config, device)
+    failed = 0
+    for place, (row, config) in enumerate(zip(table, configs), 1):
+        own = label(name, recipe, row, config.seed, smoke)
+        if every:
+            typer.echo(f"row {place} of {len(table)}: {own}")
+        try:
+            run_one(name, experiment, config, own, out or Path("runs") / own, None if smoke else results, device)
+        except (RunError, DataError) as error:
+            if not every:
+                raise
+            typer.echo(str(error), err=True)
+            failed += 1
+    if failed:
+        raise RunError(f"{failed} of {len(table)} rows could not be run; the same command tries these again.")
+
+
+def run_one(name, experiment, config, label: str, folder: Path, results: Path | None, device: str) -> None:
+    """A run in its folder, from its start, from where it stopped, or ended already; its result is copied and shown."""
+    from rich.console import Console
+
+    from .experiments.record import Record, RunError, write_json
+
+    record = Record(folder, name, config, device)
     console = Console()
     whole = record.result
     if whole:
@@ -221,7 +241,7 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     else:
         with progress_of(console, name) as report:
             whole = record.finish(experiment.run(config, record, report))
-    if not smoke:
+    if results:
         try:
             write_json(results / f"{label}.json", whole)
             for file in record.folder.glob("*.npz"):
@@ -233,15 +253,6 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     for line in experiment.summary(whole):
         console.print(line)
     console.out(f"result written to {record.folder / 'result.json'}", highlight=False)
-
-
-def small(experiment, recipe: str):
-    """The recipe with what makes the experiment's smoke run small."""
-    from dataclasses import asdict, replace
-
-    usual = asdict(experiment.RECIPES["paper"])
-    few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != usual[key]}
-    return replace(experiment.RECIPES[recipe], **few)
 
 
 @contextmanager

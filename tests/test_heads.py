@@ -9,7 +9,8 @@ from torch import nn
 
 from similitude import TverskyProjection
 from similitude.experiments import data, heads, resnet
-from similitude.experiments.record import Record, RunError, changed
+from similitude.experiments.record import Record, RunError
+from similitude.experiments.settings import changed
 
 
 def quiet(*_, **__):

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from similitude.experiments import ptb
-from similitude.experiments.record import Record, RunError, changed
+from similitude.experiments.record import Record, RunError, paper
+from similitude.experiments.settings import changed
 
 SIZES = dict(n_layer=2, n_embd=16, n_head=2, vocab_size=64, bos_token_id=63, eos_token_id=63)
 
@@ -46,6 +47,24 @@ def test_parameters_are_the_papers():
         assert sum(p.numel() for p in ptb.make(config, 50257).parameters()) == 81_140_007
         untied = replace(config, model="baseline", tied=False)
         assert sum(p.numel() for p in ptb.make(untied, 50257).parameters()) == 163_037_184
+
+
+def test_the_papers_rows_are_its_best_on_validation():
+    best = {}
+    for row in paper("ptb_validation_perplexity"):
+        kind = row["model"], row["init"], row["tied_prototypes"] == "Y"
+        # A cell that was left out, and NaN, are not less than any.
+        if float(row["perplexity"] or "nan") < float(best.get(kind, {"perplexity": "inf"})["perplexity"]):
+            best[kind] = row
+    configs = [changed(ptb.Config(), row) for row in ptb.ROWS["paper"]]
+    for c in configs:
+        row = best.pop((c.model, c.init, c.tied))
+        if c.model != "baseline":
+            assert (str(c.num_features), c.intersection, c.difference) == tuple(
+                row[name] for name in ("num_features", "intersection", "difference")
+            )
+    # All but those that its table of test perplexity leaves out, too.
+    assert best.keys() == {("tversky-all-1layer", "finetuned", tied) for tied in (True, False)}
 
 
 def test_no_checkpoint_is_one_sentence(tmp_path):

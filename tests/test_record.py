@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from similitude.experiments import record as records
-from similitude.experiments.record import Record, RunError, changed
+from similitude.experiments.record import Record, RunError
+from similitude.experiments.settings import changed
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from similitude.cli import EXPERIMENTS
-from similitude.experiments.record import Record
+from similitude.experiments.record import Record, RunError
+from similitude.experiments.settings import label, of_recipe, rows, small
 
 COMMAND = [sys.executable, "-c", "from similitude.cli import main; main()", "reproduce"]
 
@@ -114,6 +116,11 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
             ["xor", "--smoke", "--set", "start=calibrated", "--set", "leak=5"],
             "leak must be a number from 0, none, to 1; got 5.0.",
         ),
+        (["xor", "--all", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
+        (
+            ["xor", "--smoke", "--all", "--out", "run"],
+            "--out is the folder of one run, and --all means 2; leave out one of them.",
+        ),
         (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
     ],
 )
@@ -141,24 +148,21 @@ def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp
 
 
 def test_a_smoke_run_is_small_and_otherwise_as_its_recipe():
-    from similitude import cli
     from similitude.experiments import mnist
 
     for name in EXPERIMENTS:
         experiment = import_module(f"similitude.experiments.{name}")
-        assert cli.small(experiment, "paper") == experiment.SMOKE
-    got = cli.small(mnist, "legible")
+        assert small(experiment, "paper") == experiment.SMOKE
+    got = small(mnist, "legible")
     assert (got.image_blur, got.networks) == (3.0, mnist.RECIPES["legible"].networks)
     assert (got.digits, got.epochs) == (mnist.SMOKE.digits, mnist.SMOKE.epochs)
 
 
 @pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
 def test_other_recipes_have_smoke_runs_too(name, tmp_path):
-    from similitude import cli
-
     experiment = import_module(f"similitude.experiments.{name}")
     for recipe in [recipe for recipe in experiment.RECIPES if recipe != "paper"]:
-        config = cli.small(experiment, recipe)
+        config = small(experiment, recipe)
         record = Record(tmp_path / recipe, name, config, "cpu")
         assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
 
@@ -188,3 +192,59 @@ def test_a_folder_is_of_one_process_at_a_time(tmp_path):
     assert done.stderr == "another process is at work in run; wait for it, or give another --out.\n"
     del record
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).returncode == 0
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_rows_are_runs_that_can_be_asked_for_and_the_committed_results_are_of_them(name):
+    experiment = import_module(f"similitude.experiments.{name}")
+    names = []
+    for recipe in experiment.RECIPES:
+        table = rows(experiment, recipe, [])
+        assert len({of_recipe(experiment, recipe, row) for row in table}) == len(table)
+        names += [label(name, recipe, row, 0) for row in table]
+    there = {path.stem for path in (Path(__file__).parent.parent / "results").glob(f"{name}-*-seed0.json")}
+    if name in ("xor", "mnist", "sevens"):
+        assert there == set(names)
+    elif name == "ptb":
+        assert there == {n for n in names if "finetuned" not in n}
+    else:
+        # These were run with other epochs or sources besides.
+        assert all(any(result.startswith(n.removesuffix("-seed0")) for n in names) for result in there)
+
+
+def test_settings_pick_rows_that_have_them_and_hold_for_all_otherwise():
+    ptb = import_module("similitude.experiments.ptb")
+    untied = [row for row in ptb.ROWS["paper"] if "tied=False" in row and "init=finetuned" not in row]
+    assert len(untied) == 3
+    assert rows(ptb, "paper", ["init=scratch", "epochs=1", "tied=false"]) == [[*row, "epochs=1"] for row in untied]
+    assert rows(ptb, "tuned", ["model=baseline", "lr=0.001"]) == [["model=baseline", "lr=1e-3"]]
+    assert rows(import_module("similitude.experiments.mnist"), "tuned", ["lr=1"]) == [["lr=1"]]
+    with pytest.raises(RunError, match="no row of ptb has model=tversky-head; model is baseline") as error:
+        rows(ptb, "paper", ["num_features=8192", "intersection=product", "init=scratch", "model=tversky-head"])
+    assert "\n" not in str(error.value)
+
+
+def test_all_rows_run_by_one_command_and_one_that_cannot_does_not_stop_the_others(tmp_path):
+    command = [*COMMAND, "xor", "--all", "--smoke"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "xor-smoke-paper-level_set-seed0").touch()
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert first.returncode == 1
+    lines = first.stderr.splitlines()
+    assert lines[0].startswith("cannot write to runs/xor-smoke-paper-level_set-seed0: File exists")
+    assert lines[1:] == ["1 of 2 rows could not be run; the same command tries these again."]
+    assert (tmp_path / "runs" / "xor-smoke-paper-level_feature-seed0" / "result.json").exists()
+    (tmp_path / "runs" / "xor-smoke-paper-level_set-seed0").unlink()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "row 2 of 2: xor-smoke-paper-level_feature-seed0" in again.stdout
+    assert again.stdout.count("has ended already") == 1
+
+
+def test_each_row_has_a_smoke_run_that_needs_no_network(tmp_path):
+    for name in ("resnet", "ptb", "sevens"):
+        experiment = import_module(f"similitude.experiments.{name}")
+        for row in rows(experiment, "paper", []):
+            config = of_recipe(experiment, "paper", row, smoke=True)
+            record = Record(tmp_path / label(name, "paper", row, 0), name, config, "cpu")
+            assert experiment.summary(record.finish(experiment.run(config, record, quiet)))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from similitude.experiments import sevens
-from similitude.experiments.record import Record, changed
+from similitude.experiments.record import Record
+from similitude.experiments.settings import changed
 from similitude.experiments.sevens import line, paint
 from similitude.interpret.edit import Edit
 from similitude.models.mnist import VisualTverskyMNISTNet

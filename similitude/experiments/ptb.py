@@ -112,6 +112,29 @@ RECIPES = {
         difference_rate=10.0,
     ),
 }
+
+# Each model at the K and the reductions that are the paper's best on validation; those that need OpenAI's weights last.
+_BEST = """
+    model=baseline tied=True
+    model=baseline tied=False
+    model=tversky-head tied=True num_features=4096 intersection=product difference=subtractmatch
+    model=tversky-head tied=False num_features=4096 intersection=product difference=subtractmatch
+    model=tversky-all-1layer tied=True num_features=8192 intersection=min difference=ignorematch
+    model=tversky-all-1layer tied=False num_features=4096 intersection=product difference=ignorematch
+    init=finetuned model=baseline tied=True
+    init=finetuned model=baseline tied=False
+    init=finetuned model=tversky-head tied=True num_features=32768 intersection=product difference=ignorematch
+    init=finetuned model=tversky-head tied=False num_features=16384 intersection=product difference=ignorematch
+"""
+_RATES = {
+    "baseline": ("6e-4", "1e-3", "1.5e-3", "2e-3"),
+    "tversky-head": ("7e-4", "1e-3", "1.5e-3"),
+    "tversky-all-1layer": ("7e-4", "1e-3", "1.5e-3"),
+}
+ROWS = {
+    "paper": [line.split() for line in _BEST.strip().splitlines()],
+    "tuned": [[f"model={model}", f"lr={lr}"] for model, rates in _RATES.items() for lr in rates],
+}
 SMOKE = Config(
     num_features=16, epochs=2, batch=4, length=16, layers=2, width=16, heads=2, checkpoint_every=1, text=2000, lr=1e-3
 )
@@ -216,10 +239,14 @@ def make(config: Config, vocabulary: int) -> nn.Module:
             return GPT2LMHeadModel(GPT2Config(**usual))
         presence = config.presence if config.model == "tversky-head" else 0.5
         return TverskyGPT2LMHeadModel(TverskyGPT2Config(**usual, **options, presence=presence))
-    try:
-        gpt2 = GPT2LMHeadModel.from_pretrained(config.source, **drop)
-    except OSError as error:
-        raise RunError(f"no GPT-2 at {config.source!r}: {str(error).splitlines()[0]}") from None
+    if config.text and config.source == Config.source:
+        # Made-up text has a made-up checkpoint.
+        gpt2 = GPT2LMHeadModel(GPT2Config(**{**usual, "tie_word_embeddings": True}))
+    else:
+        try:
+            gpt2 = GPT2LMHeadModel.from_pretrained(config.source, **drop)
+        except OSError as error:
+            raise RunError(f"no GPT-2 at {config.source!r}: {str(error).splitlines()[0]}") from None
     if config.model == "baseline":
         if not config.tied:
             gpt2.config.tie_word_embeddings = False
@@ -310,8 +337,9 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
 
 def summary(whole: dict) -> list:
     r, c = whole["result"], whole["config"]
+    what = f"{c['model']}, {c['init']}, {'tied' if c['tied'] else 'untied'}{' on made-up text' if c['text'] else ''}"
     return [
-        f"{c['model']}, {c['init']}, {'tied' if c['tied'] else 'untied'}: {r['parameters']:,} parameters, "
+        f"{what}: {r['parameters']:,} parameters, "
         f"test perplexity {r['test']:.2f}, validation {r['valid']:.2f} after epoch {r['epoch']} of {c['epochs']}"
     ]
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import csv
 import gc
 import json
-import math
 import os
 import platform
 import shutil
@@ -25,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from importlib import metadata, resources
 from pathlib import Path
 from pickle import UnpicklingError
@@ -37,59 +36,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-# Settings that no experiment has a meaning for below 0.
-AT_LEAST_0 = {"bank_rate", "batch", "clip", "cost", "difference_rate", "digits", "head_rate", "momentum"}
-AT_LEAST_0 |= {"num_features", "pictures", "size", "text", "warmup", "weight_decay"}
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 
 class RunError(Exception):
     """What keeps a run from starting or going on, in one sentence."""
-
-
-def changed(config, settings: list[str]):
-    """The dataclass with ``key=value`` settings, each value read as its field's type."""
-    known = {f.name: getattr(config, f.name) for f in fields(config)}
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in known:
-            raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
-        values[key] = _read(key, text, known[key])
-    for key, value in values.items():
-        if key == "lr" and not value > 0:
-            raise RunError(f"lr must be more than 0; got {value}.")
-        if key == "dropout" and not 0 <= value < 1:
-            raise RunError(f"dropout must be from 0 to below 1; got {value}.")
-        if key == "seed" and not 0 <= value < 2**32:
-            raise RunError(f"seed must be from 0 to {2**32 - 1}; got {value}.")
-        if key in AT_LEAST_0 and isinstance(value, int | float) and value < 0:
-            raise RunError(f"{key} must be 0 or more; got {value}.")
-    try:
-        return replace(config, **values)
-    except ValueError as error:
-        raise RunError(str(error)) from None
-
-
-def _read(key: str, text: str, now: object):
-    """The text as a value of the kind that the setting has now; lists are separated by commas."""
-    if isinstance(now, str):
-        return text
-    if isinstance(now, tuple):
-        kind = now[0] if now else ""
-        return tuple(_read(key, part, kind) for part in text.split(",") if part)
-    if isinstance(now, bool):
-        kind, value = "true or false", {"true": True, "false": False}.get(text.lower())
-    else:
-        kind = "a whole number" if isinstance(now, int) else "a number"
-        with suppress(ValueError):
-            value = int(text) if isinstance(now, int) else float(text)
-            if math.isfinite(value):
-                return value
-        value = None
-    if value is None:
-        raise RunError(f"{key} must be {kind}, as in {key}={json.dumps(now)}; got {text!r}.")
-    return value
 
 
 class Record:

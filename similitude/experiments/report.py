@@ -53,7 +53,7 @@ def write(path: Path, results: Path) -> None:
     for name, title in TITLES.items():
         experiment = import_module(f".{name}", __package__)
         runs = found(results, name)
-        lines += ["", f"## {title}", "", *experiment.NOTE.strip().splitlines(), ""]
+        lines += ["", f"## {title}", "", *experiment.NOTE.strip().splitlines(), "", command(name, experiment), ""]
         if not runs:
             lines.append("Not run yet.")
             continue
@@ -64,6 +64,14 @@ def write(path: Path, results: Path) -> None:
         path.write_text("\n".join(lines).rstrip() + "\n")
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}.") from None
+
+
+def command(name: str, experiment) -> str:
+    """What runs the experiment."""
+    every = " --all" if hasattr(experiment, "ROWS") else ""
+    others = ", ".join(f"`--recipe {recipe}`" for recipe in experiment.RECIPES if recipe != "paper")
+    options = f", alone and with {others}" if others else ""
+    return f"To run it: `similitude reproduce {name}{every}`{options}. The settings of our runs are below the tables."
 
 
 def markdown(table: Table) -> str:

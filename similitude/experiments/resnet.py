@@ -80,6 +80,8 @@ class Config:
 # At the paper's rate the steps of a Tversky head on vectors as long as those of digits are so large that they lose all
 # features.
 RECIPES = {"paper": Config(), "tuned": Config(head_rate=0.1)}
+_TABLE = [[f"data={d}", f"condition={c}", f"model={m}"] for d in DATA for c in CONDITIONS for m in MODELS]
+ROWS = {"paper": _TABLE, "tuned": _TABLE}
 SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8, checkpoint_every=1, pictures=48)
 
 

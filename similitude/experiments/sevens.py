@@ -76,6 +76,7 @@ class Config:
 
 
 RECIPES = {"paper": Config()}
+ROWS = {"paper": [[], ["start=noise"]]}
 SMOKE = Config(epochs=2, batch=50, num_features=4, validation=150, steps=1, digits=600)
 
 

@@ -85,6 +85,7 @@ RECIPES = {
     "paper": Config(),
     "tuned": Config(level="feature", seeds=50, lr=0.03, start="calibrated", leak=0.2, difference_rate=10.0),
 }
+ROWS = {"paper": [["level=set"], ["level=feature"]]}
 SMOKE = Config(num_features=(1, 4), seeds=1, steps=30)
 
 
