@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from similitude.experiments import record as records
 from similitude.experiments.record import Record, RunError
-from similitude.experiments.settings import changed
 
 
 @dataclass(frozen=True)
@@ -29,31 +28,6 @@ def stop(*_, **__):
 
 def open_record(folder, config=None):
     return Record(folder, "test", config or Config(), "cpu")
-
-
-def test_settings_are_read_as_their_fields_types():
-    got = changed(Config(), ["steps=5", "lr=1e-3", "name=b", "quick=true", "sizes=4,8"])
-    assert got == Config(5, 0.001, "b", True, (4, 8))
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("stepz=5", "no setting 'stepz=5'; give key=value, with a key out of steps, lr, name, quick, sizes."),
-        ("steps", "no setting 'steps'; give key=value, with a key out of steps, lr, name, quick, sizes."),
-        ("steps=1.5", "steps must be a whole number, as in steps=3; got '1.5'."),
-        ("lr=fast", "lr must be a number, as in lr=0.1; got 'fast'."),
-        ("lr=nan", "lr must be a number, as in lr=0.1; got 'nan'."),
-        ("lr=inf", "lr must be a number, as in lr=0.1; got 'inf'."),
-        ("lr=-1", "lr must be more than 0; got -1.0."),
-        ("quick=1", "quick must be true or false, as in quick=false; got '1'."),
-        ("sizes=1,x", "sizes must be a whole number, as in sizes=1; got 'x'."),
-    ],
-)
-def test_wrong_settings_get_one_sentence(setting, sentence):
-    with pytest.raises(RunError) as error:
-        changed(Config(), [setting])
-    assert str(error.value) == sentence
 
 
 def test_a_folder_goes_on_with_its_own_settings_only(tmp_path):
@@ -207,3 +181,12 @@ def test_time_of_earlier_sittings_counts(tmp_path):
     again = open_record(tmp_path)
     again.load()
     assert again.seconds() > 100
+
+
+def test_a_run_names_the_commits_of_all_its_sittings(tmp_path, monkeypatch):
+    for step, commit in enumerate(["aaaaaaa", "aaaaaaa", "bbbbbbb", "bbbbbbb"], 1):
+        monkeypatch.setenv("SIMILITUDE_COMMIT", commit)
+        record = open_record(tmp_path / "run")
+        record.load()
+        record.save(step, {"x": torch.zeros(1)})
+    assert record.finish({})["commit"] == "aaaaaaa, then bbbbbbb"

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from similitude.cli import EXPERIMENTS
-from similitude.experiments.record import Record, RunError
+from similitude.experiments.record import Record
 from similitude.experiments.settings import label, of_recipe, rows, small
 
 COMMAND = [sys.executable, "-c", "from similitude.cli import main; main()", "reproduce"]
@@ -147,17 +146,6 @@ def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp
     assert done.stderr.count("\n") == 1
 
 
-def test_a_smoke_run_is_small_and_otherwise_as_its_recipe():
-    from similitude.experiments import mnist
-
-    for name in EXPERIMENTS:
-        experiment = import_module(f"similitude.experiments.{name}")
-        assert small(experiment, "paper") == experiment.SMOKE
-    got = small(mnist, "legible")
-    assert (got.image_blur, got.networks) == (3.0, mnist.RECIPES["legible"].networks)
-    assert (got.digits, got.epochs) == (mnist.SMOKE.digits, mnist.SMOKE.epochs)
-
-
 @pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
 def test_other_recipes_have_smoke_runs_too(name, tmp_path):
     experiment = import_module(f"similitude.experiments.{name}")
@@ -192,36 +180,6 @@ def test_a_folder_is_of_one_process_at_a_time(tmp_path):
     assert done.stderr == "another process is at work in run; wait for it, or give another --out.\n"
     del record
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).returncode == 0
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rows_are_runs_that_can_be_asked_for_and_the_committed_results_are_of_them(name):
-    experiment = import_module(f"similitude.experiments.{name}")
-    names = []
-    for recipe in experiment.RECIPES:
-        table = rows(experiment, recipe, [])
-        assert len({of_recipe(experiment, recipe, row) for row in table}) == len(table)
-        names += [label(name, recipe, row, 0) for row in table]
-    there = {path.stem for path in (Path(__file__).parent.parent / "results").glob(f"{name}-*-seed0.json")}
-    if name in ("xor", "mnist", "sevens"):
-        assert there == set(names)
-    elif name == "ptb":
-        assert there == {n for n in names if "finetuned" not in n}
-    else:
-        # These were run with other epochs or sources besides.
-        assert all(any(result.startswith(n.removesuffix("-seed0")) for n in names) for result in there)
-
-
-def test_settings_pick_rows_that_have_them_and_hold_for_all_otherwise():
-    ptb = import_module("similitude.experiments.ptb")
-    untied = [row for row in ptb.ROWS["paper"] if "tied=False" in row and "init=finetuned" not in row]
-    assert len(untied) == 3
-    assert rows(ptb, "paper", ["init=scratch", "epochs=1", "tied=false"]) == [[*row, "epochs=1"] for row in untied]
-    assert rows(ptb, "tuned", ["model=baseline", "lr=0.001"]) == [["model=baseline", "lr=1e-3"]]
-    assert rows(import_module("similitude.experiments.mnist"), "tuned", ["lr=1"]) == [["lr=1"]]
-    with pytest.raises(RunError, match="no row of ptb has model=tversky-head; model is baseline") as error:
-        rows(ptb, "paper", ["num_features=8192", "intersection=product", "init=scratch", "model=tversky-head"])
-    assert "\n" not in str(error.value)
 
 
 def test_all_rows_run_by_one_command_and_one_that_cannot_does_not_stop_the_others(tmp_path):

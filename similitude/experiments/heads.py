@@ -161,7 +161,8 @@ def load(config: Config, device: str, report: Callable[..., None]) -> Labelled:
     known = {"nabirds": images.nabirds, "cub": images.cub200}.get(config.data)
     listing = known() if known else images.image_folder(config.data)
     hashes = listing.hashes | {"backbone": data.fingerprint(config.source)}
-    key = data.sha256(repr((size, sorted(hashes.items()))).encode())
+    # A GPU encodes in half precision.
+    key = data.sha256(repr((size, device, sorted(hashes.items()))).encode())
 
     def make() -> dict[str, np.ndarray]:
         tell = counted(report, len(listing.records), "reading pictures")

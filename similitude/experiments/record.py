@@ -116,7 +116,7 @@ class Record:
                     save_file(
                         {k: v.detach().contiguous().clone() for k, v in kept.items()}, half / f"{name}.safetensors"
                     )
-            torch.save({"seconds": self.seconds(), **(state or {})}, half / "state.pt")
+            torch.save({"seconds": self.seconds(), "commit": self.origin["commit"], **(state or {})}, half / "state.pt")
             for file in half.iterdir():
                 _sync(file)
             shutil.rmtree(final, ignore_errors=True)
@@ -146,6 +146,8 @@ class Record:
         except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError):
             raise _damaged(folder) from None
         self.before = state.pop("seconds")
+        earlier, now = state.pop("commit", self.origin["commit"]), self.origin["commit"]
+        self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"
         self._drop_lines_after(step)
         return step, tensors, state
 

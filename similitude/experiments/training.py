@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ..constants import CONSTANTS
 
 
-def captured(step: Callable[[], Tensor], tries: int = 3) -> Callable[[], Tensor]:
+def captured(step: Callable[[], Tensor], tries: int) -> Callable[[], Tensor]:
     """The step as a CUDA graph, since it is hundreds of launches of little work each.
 
-    Capture needs some tries before, which train as well: they are the answers of the first calls.
+    Capture needs some tries before, which train as well: they are the answers of the first calls. No more of them than
+    there are steps.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

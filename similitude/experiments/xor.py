@@ -301,7 +301,7 @@ def train(config: Config, K: int, device: str, report: Callable[[int, float], No
         optimizer.step()
         return each
 
-    advance = captured(step) if device == "cuda" else step
+    advance = captured(step, min(3, config.steps)) if device == "cuda" else step
     for i in range(config.steps):
         each = advance()
         if i % 50 == 49 or i + 1 == config.steps:
