@@ -299,7 +299,7 @@ def table(
             experiment, found = find_experiment(name), report.found(results, name)
             if not found:
                 fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
-            for line in experiment.compare(found):
+            for line in [*experiment.compare(found), *report.caveats(found)]:
                 Console().print(line)
     except RunError as error:
         fail(str(error))

@@ -1,6 +1,6 @@
 """GPT-2 and TverskyGPT-2 on a treebank: models as named, from scratch or from a checkpoint, and what is reported."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -169,40 +169,6 @@ def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():
     assert names["lm_head.alpha_gain"] == 1
 
 
-def test_a_table_has_baselines_whatever_the_rate_of_the_bank_that_they_lack():
-    def result(**settings):
-        config = asdict(replace(ptb.RECIPES["tuned"], **settings))
-        return {"config": config, "result": {"valid": 1.0, "test": 1.0, "parameters": 1}}
-
-    found = [result(model="baseline", bank_rate=0.3), result(model="baseline", epochs=9), result(bank_rate=0.3)]
-    groups = ptb._by_settings(found, ptb.RECIPES["tuned"])
-    assert groups == [found[:1]]
-    # A seed counts once, however often a run was saved.
-    found = [result(), result(checkpoint_every=9), result(seed=1, checkpoint_every=9)]
-    assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[1:]]
-    # Nor has presence a meaning but for a head from scratch.
-    found = [result(presence=0.5), result(model="tversky-head"), result(model="tversky-head", presence=0.5)]
-    assert ptb._by_settings(found, ptb.RECIPES["tuned"]) == [found[:1], found[1:2]]
+def test_presence_is_of_a_head_alone():
     presence = [ptb.make(replace(ptb.SMOKE, model=model, presence=0.8), 50).config.presence for model in ptb.MODELS[1:]]
     assert presence == [0.8, 0.5]
-
-
-def test_the_validation_table_pairs_settings_of_the_paper():
-    def result(**settings):
-        config = asdict(replace(ptb.RECIPES["paper"], **settings))
-        return [{"config": config, "result": {"valid": 50.0, "test": 1.0, "parameters": 1}}]
-
-    bank = dict(num_features=8192, difference="ignorematch")
-    [table] = ptb._validation(
-        [
-            result(intersection="min", **bank),
-            result(intersection="min", level="feature", **bank),
-            result(intersection="min", num_features=7),
-            result(model="baseline", num_features=7),
-        ]
-    )
-    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
-        ("baseline", "yes", "–", "–", "136.04", "50.00"),
-        ("all-1layer", "yes", "8192", "min + ignorematch", "125.86", "50.00"),
-    ]
-    assert ptb._validation([]) == []

@@ -69,3 +69,17 @@ def test_runs_of_other_settings_are_not_averaged_with_a_recipe_and_two_columns_f
     assert [len(table.columns) for table in tables] == [5, 5]
     for name, recipe in mnist.RECIPES.items():
         assert mnist._kind({"config": json.loads(json.dumps(vars(recipe)))})[1].startswith(mnist.TITLES.get(name, name))
+
+
+def test_a_caveat_is_told_with_the_table_and_on_the_page(tmp_path):
+    whole = json.loads((ROOT / "results" / "ptb-paper-model_baseline-tied_True-seed0.json").read_text())
+    whole.pop("caveat", None)
+    (tmp_path / "ptb-a.json").write_text(json.dumps({**whole, "caveat": "learned from half of it"}))
+    (tmp_path / "ptb-b.json").write_text(json.dumps(whole))
+    line = "* 1 run of 2: learned from half of it."
+    assert line in invoke("ptb", "--results", tmp_path).stdout
+    assert invoke("--docs", tmp_path / "page.md", "--results", tmp_path).exit_code == 0
+    page = (tmp_path / "page.md").read_text().splitlines()
+    assert line in page
+    origins = [line for line in page if f", commit {whole['commit']}," in line]
+    assert [line.endswith("* learned from half of it.") for line in origins] == [True, False]

@@ -125,7 +125,7 @@ def test_each_recipe_has_a_table_of_its_own_runs():
         }
 
     runs = [run(0.5), run(0.7, seed=1), run(0.9, head_rate=0.1), run(0.1, lr=0.001), run(0.2, pictures=5)]
-    assert [cells(table, 5)[0] for table in resnet.compare(runs)] == ["60.0 ± 10.00", "90.0"]
+    assert [cells(table, 5)[0] for table in resnet.compare(runs)] == ["60.0 ± 10.00 (-2.3)", "90.0 (+27.7)"]
     assert [len(table.rows) for table in resnet.compare(runs)] == [9, 1]
     assert len(resnet.compare(runs[:2])) == 1
 
@@ -138,9 +138,9 @@ def test_runs_of_another_length_or_backbone_are_a_row_of_their_own_and_a_seed_co
     [table] = resnet.compare(runs)
     rows = list(zip(cells(table, 1), cells(table, 5), cells(table, 6), strict=True))[:3]
     assert rows == [
-        ("frozen, microsoft/resnet-50", "70.0", "3"),
-        ("frozen, microsoft/resnet-50", "50.0", "200"),
-        ("frozen, other", "90.0", "200"),
+        ("frozen, microsoft/resnet-50", "70.0 (+7.7)", "3"),
+        ("frozen, microsoft/resnet-50", "50.0 (-12.3)", "200"),
+        ("frozen, other", "90.0 (+27.7)", "200"),
     ]
 
 

@@ -344,7 +344,7 @@ def _accuracy(results: list[dict], row: dict[str, str]) -> str:
     own = [r for r in results if row["model"] in r["result"]["networks"]]
     runs = {r["config"]["seed"]: r["result"]["networks"][row["model"]] for r in own}
     percent = [100 * run["accuracy"] for run in runs.values()]
-    return f"{with_error(percent)} ({np.mean(percent) - float(row['valid_acc']):+.2f})" if percent else "–"
+    return with_error(percent, theirs=row["valid_acc"]) if percent else "–"
 
 
 def _kind(whole: dict) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -59,6 +60,8 @@ def write(path: Path, results: Path) -> None:
             continue
         for item in experiment.compare(runs):
             lines += [markdown(item), ""]
+        # A list's mark in Markdown, as the star happens to be.
+        lines += [*caveats(runs), ""] if caveats(runs) else []
         lines += [origin(run) for run in runs]
     try:
         path.write_text("\n".join(lines).rstrip() + "\n")
@@ -82,11 +85,23 @@ def markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
-def with_error(values: Iterable[float], form: str = ".2f") -> str:
-    """The mean and, of more than one, its standard error."""
+def with_error(values: Iterable[float], form: str = ".2f", theirs: str | None = None) -> str:
+    """The mean, of more than one its standard error, and where the paper has a value the difference from that."""
     own = np.array(list(values))
     error = f" ± {own.std(ddof=1) / np.sqrt(len(own)):.2f}" if len(own) > 1 else ""
-    return f"{own.mean():{form}}{error}"
+    difference = f" ({own.mean() - float(theirs):+{form}})" if theirs else ""
+    return f"{own.mean():{form}}{error}{difference}"
+
+
+def mark(runs: list[dict]) -> str:
+    """A star where a result has a caveat: what is wrong with a run that stands until it is run again."""
+    return "*" * any("caveat" in run for run in runs)
+
+
+def caveats(runs: list[dict]) -> list[str]:
+    """What the stars of an experiment's tables mean, a line each."""
+    count = Counter(run["caveat"] for run in runs if "caveat" in run)
+    return [f"* {n} run{'s' * (n > 1)} of {len(runs)}: {caveat}." for caveat, n in count.most_common()]
 
 
 def origin(run: dict) -> str:
@@ -98,4 +113,5 @@ def origin(run: dict) -> str:
     return (
         f"- {run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "
         f"{run['peak_gib']:.1f} GiB{f', {speed:,.0f} tokens/s' if speed else ''}: {config}."
+        f"{f' * {caveat}.' if (caveat := run.get('caveat')) else ''}"
     )

@@ -285,7 +285,7 @@ def summary(whole: dict) -> list:
 
 
 def compare(results: list[dict]) -> list:
-    """The paper's table, ours beside it; CUB-200 beside NABirds. Means over seeds, with standard errors.
+    """The paper's table, ours beside it; CUB-200 beside NABirds. Means over seeds, standard errors, differences.
 
     Then the rows of the tuned recipe that were run.
     """
@@ -299,27 +299,29 @@ def compare(results: list[dict]) -> list:
         for name in ("mnist", "nabirds", "cub"):
             for condition in CONDITIONS:
                 row = rows.get((name, condition))
-                theirs = [row["baseline"], row["tversky"]] if row else ["–", "–"]
+                theirs = [row[model] if row else "" for model in MODELS]
                 own = [r for r in results if any(_is(r["config"], recipe, m, condition, name) for m in MODELS)]
                 # Runs of another length or backbone are a row of their own.
                 kinds = {(r["config"]["epochs"], "" if condition == "scratch" else r["config"]["source"]) for r in own}
                 several = len({source for _, source in kinds}) > 1
                 for epochs, source in sorted(kinds):
                     same = [r for r in own if r["config"]["epochs"] == epochs and source in ("", r["config"]["source"])]
-                    cells = [_mean([r for r in same if r["config"]["model"] == model]) for model in MODELS]
-                    table.add_row(
-                        name, f"{condition}, {source}" if several else condition, *theirs, *cells, str(epochs)
-                    )
+                    cells = [
+                        _mean([r for r in same if r["config"]["model"] == model], value)
+                        for model, value in zip(MODELS, theirs)
+                    ]
+                    backbone = f"{condition}, {source}" if several else condition
+                    table.add_row(name, backbone, *(value or "–" for value in theirs), *cells, str(epochs))
                 if not kinds and recipe is RECIPES["paper"]:
-                    table.add_row(name, condition, *theirs, "not run", "not run", "–")
+                    table.add_row(name, condition, *(value or "–" for value in theirs), "not run", "not run", "–")
         tables.append(table)
     return [table for table in tables if table.rows]
 
 
-def _mean(runs: list[dict]) -> str:
-    """Accuracy, %, over seeds, each of which counts once."""
+def _mean(runs: list[dict], theirs: str) -> str:
+    """Accuracy, %, over seeds, each of which counts once, beside the paper's."""
     percent = {r["config"]["seed"]: 100 * r["result"]["accuracy"] for r in runs}
-    return with_error(percent.values(), ".1f") if percent else "not run"
+    return with_error(percent.values(), ".1f", theirs) if percent else "not run"
 
 
 def _is(config: dict, recipe: Config, *kind: str) -> bool:
