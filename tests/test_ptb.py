@@ -97,8 +97,10 @@ def test_a_linear_heads_perplexity_is_not_of_rounded_logits():
         trained = ptb.loss_of(model, hidden, tokens)
         with torch.no_grad():
             measured = ptb.loss_of(model, hidden, tokens)
+            halves = ptb.loss_of(model, hidden.bfloat16(), tokens)
     assert trained.item() != exact
     assert measured.item() == exact
+    assert halves.item() == pytest.approx(exact, rel=1e-2)
 
 
 def test_the_rate_rises_and_falls_to_0():

@@ -214,7 +214,7 @@ def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
     padded = nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64))
     # A Tversky head adds up in 32 bits: what is measured of a linear one is not to be rounded to 16 either.
     with nullcontext() if torch.is_grad_enabled() else torch.autocast(hidden.device.type, enabled=False):
-        logits = nn.functional.linear(hidden, padded)[..., : len(weight)]
+        logits = nn.functional.linear(hidden.to(weight.dtype), padded)[..., : len(weight)]
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
 
