@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-import shutil
 import sys
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -155,12 +154,14 @@ def reproduce(
         typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; one that exists is gone on with. By default runs/NAME-...")
+        Path | None, typer.Option(help="The run's folder, or of --all the one of all runs'. By default runs/NAME-...")
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda where there is one.")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data, to see that it works.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Each row of its table; --set picks rows.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data; no result is copied.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Each row of its table; --set picks rows, or holds for all.")
+    ] = False,
 ) -> None:
     """Run one of the paper's experiments, or go on with it.
 
@@ -180,6 +181,8 @@ def reproduce(
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{name} needs {error.name}, which comes with: pip install 'similitude[demo]'")
+    except ImportError as error:
+        fail(str(error))
 
 
 def find_experiment(name: str):
@@ -198,28 +201,27 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     import torch
 
     from .experiments.data import DataError
-    from .experiments.record import RunError, make_writable
+    from .experiments.record import RunError, WriteError, make_writable
     from .experiments.settings import label, of_recipe, rows
 
-    table = rows(experiment, recipe, settings) if every else [settings]
-    seeded = [] if seed is None else [f"seed={seed}"]
-    configs = [of_recipe(experiment, recipe, row + seeded, smoke) for row in table]
+    settings = settings + ([] if seed is None else [f"seed={seed}"])
+    table = rows(experiment, recipe, settings, smoke) if every else [settings]
+    configs = [of_recipe(experiment, recipe, row, smoke) for row in table]
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
-    if out and len(table) > 1:
-        raise RunError(f"--out is the folder of one run, and --all means {len(table)}; leave out one of them.")
     if not smoke:
         make_writable(results, "--results")
     failed = 0
-    for place, (row, config) in enumerate(zip(table, configs), 1):
-        own = label(name, recipe, row, config.seed, smoke)
+    for place, config in enumerate(configs, 1):
+        own = label(experiment, recipe, config, smoke)
+        folder = out if out and not every else (out or Path("runs")) / own
         if every:
             typer.echo(f"row {place} of {len(table)}: {own}")
         try:
-            run_one(name, experiment, config, own, out or Path("runs") / own, None if smoke else results, device)
+            run_one(name, experiment, config, folder, None if smoke else results / own, device)
         except (RunError, DataError) as error:
-            if not every:
+            if not every or isinstance(error, WriteError):
                 raise
             typer.echo(str(error), err=True)
             failed += 1
@@ -227,11 +229,12 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
         raise RunError(f"{failed} of {len(table)} rows could not be run; the same command tries these again.")
 
 
-def run_one(name, experiment, config, label: str, folder: Path, results: Path | None, device: str) -> None:
-    """A run in its folder, from its start, from where it stopped, or ended already; its result is copied and shown."""
+def run_one(name, experiment, config, folder: Path, copy: Path | None, device: str) -> None:
+    """A run in its folder, from its start, from where it stopped, or ended already; its result is shown and copied."""
+    import torch
     from rich.console import Console
 
-    from .experiments.record import Record, RunError, write_json
+    from .experiments.record import Record, RunError, WriteError, write_bytes, write_json
 
     record = Record(folder, name, config, device)
     console = Console()
@@ -239,16 +242,19 @@ def run_one(name, experiment, config, label: str, folder: Path, results: Path | 
     if whole:
         console.print(f"{record.folder} has ended already; this is its result.")
     else:
-        with progress_of(console, name) as report:
-            whole = record.finish(experiment.run(config, record, report))
-    if results:
         try:
-            write_json(results / f"{label}.json", whole)
+            with progress_of(console, name) as report:
+                whole = record.finish(experiment.run(config, record, report))
+        except torch.OutOfMemoryError as error:
+            raise RunError(f"too little memory on the GPU: {str(error).splitlines()[0]}") from None
+    if copy:
+        try:
+            write_json(copy.with_name(f"{copy.name}.json"), whole)
             for file in record.folder.glob("*.npz"):
-                shutil.copyfile(file, results / f"{label}.{file.name}")
+                write_bytes(copy.with_name(f"{copy.name}.{file.name}"), file.read_bytes())
         except OSError as error:
-            raise RunError(
-                f"cannot write to {results}: {error.strerror}; the run is whole, run the same command to copy it."
+            raise WriteError(
+                f"cannot write to {copy.parent}: {error.strerror}; the run is whole, run the same command to copy it."
             ) from None
     for line in experiment.summary(whole):
         console.print(line)

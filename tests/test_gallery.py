@@ -275,3 +275,16 @@ def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to .*file: File exists; give another --out"):
         gallery.make(runs / "mnist", tmp_path / "file")
+
+
+def test_two_grids_of_one_level_have_figures_of_their_own(runs, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    whole = json.loads((runs / "xor" / "result.json").read_text())
+    for seed in (0, 1):
+        (results / f"xor-paper-seed{seed}.json").write_text(
+            json.dumps({**whole, "config": {**whole["config"], "seed": seed}})
+        )
+    written, _ = gallery.make(results, tmp_path / "gallery")
+    assert len(written) == len(set(written)) == len(list((tmp_path / "gallery").iterdir()))
+    assert {"xor-sizes-set-xor-paper-seed0.png", "xor-sizes-set-xor-paper-seed1.png"} <= {path.name for path in written}

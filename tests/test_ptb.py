@@ -1,6 +1,7 @@
 """GPT-2 and TverskyGPT-2 on a treebank: models as named, from scratch or from a checkpoint, and what is reported."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +73,25 @@ def test_no_checkpoint_is_one_sentence(tmp_path):
     with pytest.raises(RunError, match="no GPT-2 at") as error:
         ptb.make(config, 64)
     assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_another_kind_or_too_small_is_one_sentence(checkpoint, tmp_path):
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    small = dict(embedding_size=8, hidden_sizes=[8], depths=[1])
+    ResNetForImageClassification(ResNetConfig(**small)).save_pretrained(tmp_path / "resnet")
+    (tmp_path / "cut").mkdir()
+    for file in Path(checkpoint).iterdir():
+        (tmp_path / "cut" / file.name).write_bytes(file.read_bytes()[:2000])
+    for source, settings, sentence in (
+        (str(tmp_path / "resnet"), {}, "its weights are not those of a GPT2LMHeadModel"),
+        (str(tmp_path / "cut"), {}, "no GPT-2 at"),
+        (checkpoint, {"length": 2000}, "has 1024 positions and 64 tokens; length 2000 and 64 tokens are asked for"),
+    ):
+        config = replace(ptb.SMOKE, init="finetuned", source=source, **settings)
+        with pytest.raises(RunError, match=sentence) as error:
+            ptb.make(config, 64)
+        assert "\n" not in str(error.value)
 
 
 def test_perplexity_is_that_of_all_predicted_tokens():

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from similitude.experiments import record as records
-from similitude.experiments.record import Record, RunError
+from similitude.experiments.record import Record, RunError, WriteError
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def test_arrays_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records.np, "savez_compressed", full)
-    with pytest.raises(RunError, match="No space left on device; the last checkpoint is intact"):
+    with pytest.raises(RunError, match="No space left on device; run the same command to go on"):
         record.save_arrays("images", {"a": np.arange(4)})
     assert np.load(tmp_path / "images.npz")["a"].tolist() == [0, 1, 2]
     assert not list(tmp_path.glob("*.half"))
@@ -190,3 +190,77 @@ def test_a_run_names_the_commits_of_all_its_sittings(tmp_path, monkeypatch):
         record.load()
         record.save(step, {"x": torch.zeros(1)})
     assert record.finish({})["commit"] == "aaaaaaa, then bbbbbbb"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("basic_ios::clear: iostream")])
+def test_any_way_that_a_disk_is_full_is_one_sentence_and_leaves_no_halves(tmp_path, monkeypatch, error):
+    def full(*_, **__):
+        raise error
+
+    record = open_record(tmp_path)
+    record.log(1, loss=1.0)
+    record.save(1, {"w": torch.zeros(1)})
+    monkeypatch.setattr(records.torch, "save", full)
+    with pytest.raises(WriteError, match="the last checkpoint is intact, run the same command to go on") as told:
+        record.save(2, {"w": torch.ones(1)})
+    assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    record.log(2, loss=1.0)
+    monkeypatch.setattr(records, "_sync", full)
+    with pytest.raises(WriteError):
+        open_record(tmp_path).load()
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*.half"))
+    assert open_record(tmp_path).load()[0] == 1
+
+
+def test_a_disk_that_is_too_full_for_tensorboard_stops_nothing(tmp_path, monkeypatch):
+    class Full:
+        def add_scalar(self, *_):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "_event_writer", lambda folder: Full())
+    record = open_record(tmp_path)
+    record.log(1, loss=1.0)
+    record.log(2, loss=0.5)
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("config.json", '{"model_type": "gpt2"}'), ("model.safetensors", "weights"), ("result.json", "{}")],
+)
+def test_a_folder_of_something_else_is_left_alone(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(RunError, match=f"is no run's: its {file} is of something else; give another --out") as error:
+        open_record(tmp_path)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / file).read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_a_checkpoint_or_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
+    for folder, config in (("a", Config()), ("b", Config(lr=0.2))):
+        record = open_record(tmp_path / folder, config)
+        record.save(1, {"w": torch.zeros(1)})
+    (tmp_path / "a" / "checkpoint-1").rename(tmp_path / "b" / "checkpoint-2")
+    with pytest.raises(RunError, match="checkpoint-2 cannot be read"):
+        open_record(tmp_path / "b", Config(lr=0.2)).load()
+    (tmp_path / "b" / "checkpoint-2").rename(tmp_path / "aside")
+    with pytest.raises(RunError, match="checkpoint-1 cannot be read"):
+        open_record(tmp_path / "b", Config(lr=0.2)).load(["w", "v"])
+    record = open_record(tmp_path / "b", Config(lr=0.2))
+    record.finish({})
+    (tmp_path / "b" / "result.json").rename(tmp_path / "a" / "result.json")
+    with pytest.raises(RunError, match=r"holds a run with lr=0\.2, and 0\.1 is asked for"):
+        open_record(tmp_path / "a")
+
+
+def test_peak_memory_is_the_runs_own(tmp_path):
+    if not os.path.exists("/proc/self/clear_refs"):
+        pytest.skip("the peak is counted anew on Linux alone")
+    first = open_record(tmp_path / "first")
+    large = torch.ones(2**28, dtype=torch.uint8)
+    most = first.finish({})["peak_gib"]
+    del large
+    assert most - open_record(tmp_path / "second").finish({})["peak_gib"] > 0.2

@@ -72,7 +72,7 @@ def test_runs_of_other_settings_are_not_averaged_with_a_recipe_and_two_columns_f
 
 
 def test_a_caveat_is_told_with_the_table_and_on_the_page(tmp_path):
-    whole = json.loads((ROOT / "results" / "ptb-paper-model_baseline-tied_True-seed0.json").read_text())
+    whole = json.loads((ROOT / "results" / "ptb-paper-model_baseline-seed0.json").read_text())
     whole.pop("caveat", None)
     (tmp_path / "ptb-a.json").write_text(json.dumps({**whole, "caveat": "learned from half of it"}))
     (tmp_path / "ptb-b.json").write_text(json.dumps(whole))
@@ -83,3 +83,19 @@ def test_a_caveat_is_told_with_the_table_and_on_the_page(tmp_path):
     assert line in page
     origins = [line for line in page if f", commit {whole['commit']}," in line]
     assert [line.endswith("* learned from half of it.") for line in origins] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"experiment": "xor"}, "is a result of xor"),
+        ({"config": {"newer": 1}}, "is of another version, with a setting 'newer'"),
+    ],
+)
+def test_results_of_other_experiments_and_versions_are_one_sentence(tmp_path, change, why):
+    whole = json.loads((ROOT / "results" / "mnist-tuned-seed0.json").read_text())
+    (tmp_path / "mnist-a-folder.json").mkdir()
+    (tmp_path / "mnist-b.json").write_text(json.dumps({**whole, **change}))
+    result = invoke("mnist", "--results", tmp_path)
+    again = "remove it, or make it again with: similitude reproduce mnist"
+    assert result.stderr == f"{tmp_path / 'mnist-b.json'} {why}; {again}\n"

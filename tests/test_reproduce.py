@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from similitude import cli
 from similitude.cli import EXPERIMENTS
-from similitude.experiments.record import Record
-from similitude.experiments.settings import label, of_recipe, rows, small
+from similitude.experiments.record import Record, WriteError
+from similitude.experiments.settings import label, of_recipe, rows, usual
 
 COMMAND = [sys.executable, "-c", "from similitude.cli import main; main()", "reproduce"]
 
@@ -116,10 +118,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
             "leak must be a number from 0, none, to 1; got 5.0.",
         ),
         (["xor", "--all", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
-        (
-            ["xor", "--smoke", "--all", "--out", "run"],
-            "--out is the folder of one run, and --all means 2; leave out one of them.",
-        ),
+        (["xor", "--smoke", "--set", "seed=1", "--seed", "2"], "seed is set twice; give one value."),
         (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
     ],
 )
@@ -136,6 +135,10 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
         (["mnist", "--set", "images=digits", "--set", "digits=5"], "images cannot start as digits: none of"),
         (["mnist", "--set", "lr=1e30"], "a loss of epoch 1 is not finite; try a lower lr than 1e+30."),
         (["ptb", "--set", "text=100", "--set", "length=30", "--set", "batch=2"], "test parts need 30 tokens or more"),
+        (["ptb", "--set", "text=65"], "65 tokens are too few for a batch of 4 × 16"),
+        (["ptb", "--set", "model=tversky-head", "--set", "lr=1e30", "--set", "epochs=1"], "try a lower lr than 1e+30"),
+        (["sevens", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
+        (["sevens", "--set", "validation=1"], "leaves none to train on, or no sevens with a stroke to choose by"),
     ],
 )
 def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):
@@ -150,7 +153,7 @@ def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp
 def test_other_recipes_have_smoke_runs_too(name, tmp_path):
     experiment = import_module(f"similitude.experiments.{name}")
     for recipe in [recipe for recipe in experiment.RECIPES if recipe != "paper"]:
-        config = small(experiment, recipe)
+        config = usual(experiment, recipe, smoke=True)
         record = Record(tmp_path / recipe, name, config, "cpu")
         assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
 
@@ -185,14 +188,14 @@ def test_a_folder_is_of_one_process_at_a_time(tmp_path):
 def test_all_rows_run_by_one_command_and_one_that_cannot_does_not_stop_the_others(tmp_path):
     command = [*COMMAND, "xor", "--all", "--smoke"]
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "xor-smoke-paper-level_set-seed0").touch()
+    (tmp_path / "runs" / "xor-smoke-paper-seed0").touch()
     first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert first.returncode == 1
     lines = first.stderr.splitlines()
-    assert lines[0].startswith("cannot write to runs/xor-smoke-paper-level_set-seed0: File exists")
+    assert lines[0].startswith("cannot write to runs/xor-smoke-paper-seed0: File exists")
     assert lines[1:] == ["1 of 2 rows could not be run; the same command tries these again."]
     assert (tmp_path / "runs" / "xor-smoke-paper-level_feature-seed0" / "result.json").exists()
-    (tmp_path / "runs" / "xor-smoke-paper-level_set-seed0").unlink()
+    (tmp_path / "runs" / "xor-smoke-paper-seed0").unlink()
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "row 2 of 2: xor-smoke-paper-level_feature-seed0" in again.stdout
@@ -204,5 +207,40 @@ def test_each_row_has_a_smoke_run_that_needs_no_network(tmp_path):
         experiment = import_module(f"similitude.experiments.{name}")
         for row in rows(experiment, "paper", []):
             config = of_recipe(experiment, "paper", row, smoke=True)
-            record = Record(tmp_path / label(name, "paper", row, 0), name, config, "cpu")
+            record = Record(tmp_path / label(experiment, "paper", config, smoke=True), name, config, "cpu")
             assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
+
+
+def test_a_full_disk_ends_all_rows_with_one_sentence(tmp_path, monkeypatch):
+    xor = import_module("similitude.experiments.xor")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("similitude.experiments.record.torch.save", full)
+    with pytest.raises(WriteError, match="xor-smoke-paper-seed0: No space left on device; run the same command"):
+        cli.run_experiment("xor", xor, "paper", None, [], None, Path("results"), "cpu", True, True)
+    assert [path.name for path in Path("runs").iterdir()] == ["xor-smoke-paper-seed0"]
+    assert not list(tmp_path.rglob("*.half"))
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_a_result_that_cannot_be_copied_leaves_no_half(tmp_path, monkeypatch, kind):
+    mnist = import_module("similitude.experiments.mnist")
+    few = ["digits=100", "epochs=1", "batch=50", "networks=VisualMNISTNet"]
+    arguments = ("mnist", mnist, "paper", None, few, tmp_path / "run", tmp_path / "results", "cpu", False, False)
+    cli.run_experiment(*arguments)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
+    write = Path.write_bytes
+
+    def full(path, content):
+        write(path, content[:10])
+        if kind in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(WriteError, match="the run is whole, run the same command to copy it"):
+        cli.run_experiment(*arguments)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()} == kept

@@ -152,6 +152,9 @@ def test_calibrated_runs_have_a_table_of_their_own_beside_the_papers():
     other = grid | {"config": {"level": "feature", "lr": 0.5, "num_features": [1, 2, 4, 8, 16, 32]}}
     headings = [column.header for column in xor.compare([grid, other])[0].columns]
     assert headings[-2:] == ["ours, feature level", "ours, feature level, lr 0.5"]
+    # No more than two fit beside the paper.
+    third = grid | {"config": {"level": "set"}}
+    assert [len(table.columns) for table in xor.compare([grid, other, third])][:2] == [5, 4]
 
 
 def test_dead_are_prototypes_without_features_and_features_that_nobody_has():

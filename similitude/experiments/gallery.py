@@ -61,6 +61,9 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
         write(out / "index.html", page(made, missing, runs, out).encode())
     except KeyError as error:
         raise RunError(f"{folder} holds a result without {error}; make it again with this version.") from None
+    except TypeError as error:
+        # A dataclass that does not know one of the settings.
+        raise RunError(f"{folder} holds a result of another version: {error}; make it again with this one.") from None
     except OSError as error:
         raise RunError(f"cannot write to {out}: {error.strerror or error}; give another --out.") from None
     return [*written, out / "index.html"], len(missing)

@@ -1,4 +1,5 @@
-"""MNIST, Penn Treebank and GPT-2's vocabulary from the Hugging Face hub, as the files that they were made from.
+"""From the Hugging Face hub: MNIST, Penn Treebank and GPT-2's vocabulary, as the files that they were made from, and
+models, from a folder too.
 
 What cannot be had is a LookupError that says why.
 """
@@ -50,6 +51,24 @@ def gpt2_file(name: str) -> Path:
     # Whatever stopped it, the way on is the same.
     except Exception as error:
         raise LookupError(_said(error) if online else "the Hugging Face hub cannot be reached from here") from error
+
+
+def pretrained(kind: Any, source: str, **options: Any) -> Any:
+    """A model of a class of transformers from a folder or the hub; a new head may be missing, and nothing else."""
+    folder, online = Path(source).is_dir(), _online()
+    try:
+        # Without a network it still gives what was fetched before.
+        found, info = kind.from_pretrained(
+            source, local_files_only=folder or not online, output_loading_info=True, **options
+        )
+    except Exception as error:
+        offline = not folder and not online
+        why = "the Hugging Face hub cannot be reached from here" if offline else str(error).strip().splitlines()[0]
+        raise LookupError(why) from error
+    missing = [name for name in info["missing_keys"] if not name.startswith(("lm_head.", "classifier."))]
+    if missing:
+        raise LookupError(f"its weights are not those of a {kind.__name__}, which has {missing[0]}")
+    return found
 
 
 def _load(repository: str, **options: Any) -> Any:

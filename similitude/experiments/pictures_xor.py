@@ -46,8 +46,12 @@ def of_xor(runs: list[Run], report: Report) -> Made:
         right = run.arrays("outcomes").get("right")
         tell = lambda n, c=config: report(n, 8 + len(SIZES), f"boundaries, {c.level} level")  # noqa: E731
         tell(0)
+        # The level alone where one run has it.
+        alike = sum(other.whole["config"]["level"] == config.level for other in runs) > 1
+        level = f"{config.level} level" + (f", {run.label}" if alike else "")
+        file = f"{config.level}-{run.label}" if alike else config.level
         for n, (name, converged) in enumerate((("converged", True), ("not-converged", False))):
-            title = f"XOR: models with 4 features that {'' if converged else 'did not '}converge, {config.level} level"
+            title = f"XOR: models with 4 features that {'' if converged else 'did not '}converge, {level}"
             found = {}
             for at in itertools.islice(candidates(config, 4, right, converged), TRIES):
                 layer, count = xor.alone(config, 4, at)
@@ -61,7 +65,7 @@ def of_xor(runs: list[Run], report: Report) -> Made:
                 yield Missing(title, f"none of {TRIES} starts did")
                 continue
             alt = "Planes coloured by the class that a layer gives, one for each start of prototypes and features."
-            yield Picture(f"xor-{name}-{config.level}", title, alt, figures.decision_boundaries(found))
+            yield Picture(f"xor-{name}-{file}", title, alt, figures.decision_boundaries(found))
         found = {}
         for n, K in enumerate(SIZES):
             layer, count = successful(config, K, right)
@@ -72,8 +76,8 @@ def of_xor(runs: list[Run], report: Report) -> Made:
             "Planes coloured by the class that a layer gives, for growing feature banks: bent boundaries for Tversky "
             "layers; the linear layer cannot separate XOR and gives all points the same answer."
         )
-        title = f"XOR: boundaries with {SIZES[0]} to {SIZES[-1]} features, {config.level} level, and of nn.Linear"
-        yield Picture(f"xor-sizes-{config.level}", title, alt, figures.decision_boundaries(found, columns=3))
+        title = f"XOR: boundaries with {SIZES[0]} to {SIZES[-1]} features, {level}, and of nn.Linear"
+        yield Picture(f"xor-sizes-{file}", title, alt, figures.decision_boundaries(found, columns=3))
 
 
 def bars(runs: list[Run]) -> dict:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..nn import TverskyProjection
 from ..recipes import parameter_groups
-from . import data, synthetic
+from . import data, hub, synthetic
 from .record import Record, RunError
 from .training import constants, graphed, precision
 
@@ -114,12 +114,12 @@ RECIPES = {
 
 # Each model at the K and the reductions that are the paper's best on validation; those that need OpenAI's weights last.
 _BEST = """
-    model=baseline tied=True
-    model=baseline tied=False
-    model=tversky-head tied=True num_features=4096 intersection=product difference=subtractmatch
-    model=tversky-head tied=False num_features=4096 intersection=product difference=subtractmatch
-    model=tversky-all-1layer tied=True num_features=8192 intersection=min difference=ignorematch
-    model=tversky-all-1layer tied=False num_features=4096 intersection=product difference=ignorematch
+    init=scratch model=baseline tied=True
+    init=scratch model=baseline tied=False
+    init=scratch model=tversky-head tied=True num_features=4096 intersection=product difference=subtractmatch
+    init=scratch model=tversky-head tied=False num_features=4096 intersection=product difference=subtractmatch
+    init=scratch model=tversky-all-1layer tied=True num_features=8192 intersection=min difference=ignorematch
+    init=scratch model=tversky-all-1layer tied=False num_features=4096 intersection=product difference=ignorematch
     init=finetuned model=baseline tied=True
     init=finetuned model=baseline tied=False
     init=finetuned model=tversky-head tied=True num_features=32768 intersection=product difference=ignorematch
@@ -146,7 +146,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     if config.init == "finetuned":
         record.hashes["model"] = data.fingerprint(config.source)
     parts = {name: getattr(text, name).to(record.device) for name in ("train", "valid", "test")}
-    if len(parts["train"]) <= config.length * config.batch:
+    if len(parts["train"]) < config.length * (config.batch + 1):
         raise RunError(f"{len(parts['train'])} tokens are too few for a batch of {config.batch} × {config.length}.")
     if min(len(parts["valid"]), len(parts["test"])) < config.length:
         raise RunError(f"the validation and test parts need {config.length} tokens or more; try a shorter length.")
@@ -154,7 +154,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     optimizer = torch.optim.AdamW(groups(model, config), config.lr, fused=record.device == "cuda")
     steps = len(blocks(config, parts["train"], 0)) // config.batch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step, steps * config.epochs))
-    done, tensors, state = record.load() or (0, {}, {})
+    done, tensors, state = record.load(distinct(model)) or (0, {}, {})
     if done:
         model.load_state_dict(tensors, strict=False)
         optimizer.load_state_dict(state["optimizer"])
@@ -174,6 +174,8 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         loss, speed = train(config, model, trunk, optimizer, schedule, parts["train"], epoch, tell)
         speeds.append(speed)
         valid = perplexity(config, model, parts["valid"])
+        if not math.isfinite(valid):
+            raise RunError(f"the validation loss of epoch {epoch} is not finite; try a lower lr than {config.lr}.")
         curve.append([epoch, loss, valid])
         if valid < best["valid"]:
             best = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, parts["test"])}
@@ -243,9 +245,12 @@ def make(config: Config, vocabulary: int) -> nn.Module:
         gpt2 = GPT2LMHeadModel(GPT2Config(**{**usual, "tie_word_embeddings": True}))
     else:
         try:
-            gpt2 = GPT2LMHeadModel.from_pretrained(config.source, **drop)
-        except OSError as error:
-            raise RunError(f"no GPT-2 at {config.source!r}: {str(error).splitlines()[0]}") from None
+            gpt2 = hub.pretrained(GPT2LMHeadModel, config.source, **drop)
+        except LookupError as error:
+            raise RunError(f"no GPT-2 at {config.source!r}: {error}; name a folder with --set source.") from None
+    if gpt2.config.n_positions < config.length or gpt2.config.vocab_size < vocabulary:
+        has = f"{gpt2.config.n_positions} positions and {gpt2.config.vocab_size} tokens"
+        raise RunError(f"{config.source} has {has}; length {config.length} and {vocabulary} tokens are asked for.")
     if config.model == "baseline":
         if not config.tied:
             gpt2.config.tie_word_embeddings = False

@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata, resources
@@ -36,11 +36,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+# What a run leaves under a name that other programs use too.
+WRITTEN = ("log.jsonl", "model.safetensors", "result.json")
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 
 class RunError(Exception):
     """What keeps a run from starting or going on, in one sentence."""
+
+
+class WriteError(RunError):
+    """What keeps all runs from going on: there is no place for them."""
 
 
 class Record:
@@ -53,33 +59,39 @@ class Record:
         self._events: Any = None
         # Now, since the code may be changed before the run ends.
         self.origin = origin(device)
+        # Another run of this process may have had more.
+        gc.collect()
         if device == "cuda" and torch.cuda.is_initialized():
-            # Another run of this process may have had more.
-            gc.collect()
             torch.cuda.reset_peak_memory_stats()
-        asked: dict = {"experiment": name} | _plain(asdict(config))
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # Linux counts its peak anew
+        self.asked: dict = {"experiment": name} | _plain(asdict(config))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            _check_no_others(self.folder)
             self._lock = _locked(self.folder)
             _clear_halves(self.folder)
             path = self.folder / "config.json"
+            there = _read_json(path) if path.exists() else {}
             # A run that never came to its first line is none.
-            if path.exists() and (self.result or self._checkpoints() or (self.folder / "log.jsonl").exists()):
-                self._check_same(_read_json(path), asked)
+            if there and (self.result or self._checkpoints() or (self.folder / "log.jsonl").exists()):
+                self._check_same(there)
+                if self.result:
+                    self._check_same({"experiment": self.result.get("experiment"), **self.result.get("config", {})})
             else:
-                write_json(path, asked)
+                write_json(path, self.asked)
             for _, folder in self._checkpoints() if self.result else ():
                 shutil.rmtree(folder)
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
         self.start = time.perf_counter()
 
-    def _check_same(self, there: dict, asked: dict) -> None:
-        other = [k for k in asked | there if there.get(k) != asked.get(k)]
+    def _check_same(self, there: dict) -> None:
+        other = [k for k in self.asked | there if there.get(k) != self.asked.get(k)]
         if other:
             key = other[0]
             raise RunError(
-                f"{self.folder} holds a run with {key}={there.get(key)!r}, and {asked.get(key)!r} is asked for; "
+                f"{self.folder} holds a run with {key}={there.get(key)!r}, and {self.asked.get(key)!r} is asked for; "
                 "give another --out, or the same settings to go on."
             )
 
@@ -93,11 +105,13 @@ class Record:
         line = json.dumps({"step": step, **values})
         with self._writing(), open(self.folder / "log.jsonl", "a") as file:
             file.write(line + "\n")
-        if self._events is None:
-            self._events = _event_writer(self.folder)
-        if self._events:
-            for key, value in values.items():
+        try:
+            if self._events is None:
+                self._events = _event_writer(self.folder)
+            for key, value in values.items() if self._events else ():
                 self._events.add_scalar(key, value, step)
+        except OSError:  # a full disk; what counts is in the log
+            self._events = False
 
     def save(
         self,
@@ -116,7 +130,8 @@ class Record:
                     save_file(
                         {k: v.detach().contiguous().clone() for k, v in kept.items()}, half / f"{name}.safetensors"
                     )
-            torch.save({"seconds": self.seconds(), "commit": self.origin["commit"], **(state or {})}, half / "state.pt")
+            about = {"seconds": self.seconds(), "commit": self.origin["commit"], "config": self.asked}
+            torch.save({**about, **(state or {})}, half / "state.pt")
             for file in half.iterdir():
                 _sync(file)
             shutil.rmtree(final, ignore_errors=True)
@@ -133,8 +148,11 @@ class Record:
             _sync(half)
             half.replace(self.folder / f"{name}.npz")
 
-    def load(self) -> tuple[int, dict[str, Tensor], dict] | None:
-        """Steps, tensors and state of the newest checkpoint, if there is one. Later lines of the log are dropped."""
+    def load(self, names: Iterable[str] | None = None) -> tuple[int, dict[str, Tensor], dict] | None:
+        """Steps, tensors and state of the newest checkpoint, if there is one. Later lines of the log are dropped.
+
+        names: those that the tensors must have.
+        """
         found = self._checkpoints()
         if not found:
             self._drop_lines_after(0)
@@ -143,10 +161,12 @@ class Record:
         try:
             tensors = load_file(folder / "model.safetensors")
             state = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
-        except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError):
+            self.before, earlier, asked = (state.pop(key) for key in ("seconds", "commit", "config"))
+        except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, LookupError, TypeError, UnpicklingError):
             raise _damaged(folder) from None
-        self.before = state.pop("seconds")
-        earlier, now = state.pop("commit", self.origin["commit"]), self.origin["commit"]
+        if asked != self.asked or (names is not None and tensors.keys() != set(names)):
+            raise _damaged(folder)
+        now = self.origin["commit"]
         self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"
         self._drop_lines_after(step)
         return step, tensors, state
@@ -194,7 +214,8 @@ class Record:
         path = self.folder / "log.jsonl"
         if path.exists():
             lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-            _write(path, "".join(line + "\n" for line in lines))
+            with self._writing():
+                write_text(path, "".join(line + "\n" for line in lines))
 
     def _writing(self):
         return _Writing(self.folder)
@@ -210,13 +231,13 @@ class _Writing:
         return self
 
     def __exit__(self, kind, error, _):
-        if isinstance(error, OSError | SafetensorError) or (kind is RuntimeError and "write" in str(error)):
+        # torch.save has a plain RuntimeError for a full disk.
+        if isinstance(error, OSError | SafetensorError) or kind is RuntimeError:
             why = getattr(error, "strerror", None) or str(error).splitlines()[0]
             with suppress(OSError):
                 _clear_halves(self.folder)
-            raise RunError(
-                f"cannot write to {self.folder}: {why}; the last checkpoint is intact, run the same command to go on."
-            ) from None
+            left = "the last checkpoint is intact, " if any(self.folder.glob("checkpoint-*")) else ""
+            raise WriteError(f"cannot write to {self.folder}: {why}; {left}run the same command to go on.") from None
 
 
 def _damaged(folder: Path) -> RunError:
@@ -242,14 +263,23 @@ def make_writable(folder: Path, option: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    _write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The file, whole or as it was."""
     half = path.with_name(path.name + ".half")
-    half.write_text(text)
-    _sync(half)
-    half.replace(path)
+    try:
+        half.write_bytes(content)
+        _sync(half)
+        half.replace(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
 
 
 def _sync(path: Path) -> None:
@@ -263,6 +293,15 @@ def _link(path: Path, to: Path) -> None:
         os.link(path, to)
     except OSError:
         shutil.copyfile(path, to)
+
+
+def _check_no_others(folder: Path) -> None:
+    """Keeps what a run would write over, and another program wrote."""
+    config = folder / "config.json"
+    wrong = [config] if config.exists() and "experiment" not in _read_json(config) else []
+    wrong += [folder / name for name in WRITTEN if not config.exists() and (folder / name).exists()]
+    if wrong:
+        raise RunError(f"{folder} is no run's: its {wrong[0].name} is of something else; give another --out.")
 
 
 def _locked(folder: Path) -> Any:
@@ -283,9 +322,12 @@ def _locked(folder: Path) -> Any:
 
 def _read_json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except ValueError:
-        raise RunError(f"{path} is not JSON any more; remove it, or give another --out.") from None
+        found = None
+    if not isinstance(found, dict):
+        raise RunError(f"{path} is not JSON any more; remove it, or give another --out.")
+    return found
 
 
 def _clear_halves(folder: Path) -> None:
@@ -311,11 +353,14 @@ def _event_writer(folder: Path):
 def _peak_gib(device: str) -> float:
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**20
     try:
         import resource
     except ImportError:  # Windows
         return float("nan")
-    # Linux counts in KiB, macOS in bytes.
+    # macOS counts in bytes, others in KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
 
 

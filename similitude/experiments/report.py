@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .record import RunError
+from .record import RunError, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,16 +29,23 @@ TITLES = {
 
 def found(results: Path, name: str) -> list[dict]:
     """The results of an experiment that are in the folder, in the order of their names."""
+    known = {field.name for field in fields(import_module(f".{name}", __package__).Config)}
     out = []
-    for path in sorted(results.glob(f"{name}-*.json")):
+    for path in sorted(path for path in results.glob(f"{name}-*.json") if path.is_file()):
+        whole, why = None, ""
         try:
-            out.append(json.loads(path.read_text()))
-        except ValueError:
+            whole = json.loads(path.read_text())
+        except (ValueError, OSError):
             why = "is not JSON"
-        else:
-            why = "" if isinstance(out[-1], dict) and {"config", "result"} <= out[-1].keys() else "holds no result"
+        if not why and not (isinstance(whole, dict) and {"experiment", "config", "result"} <= whole.keys()):
+            why = "holds no result"
+        elif whole and whole["experiment"] != name:
+            why = f"is a result of {whole['experiment']}"
+        elif whole and whole["config"].keys() - known:
+            why = f"is of another version, with a setting {min(whole['config'].keys() - known)!r}"
         if why:
             raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
+        out.append(whole)
     return out
 
 
@@ -64,7 +72,7 @@ def write(path: Path, results: Path) -> None:
         lines += [*caveats(runs), ""] if caveats(runs) else []
         lines += [origin(run) for run in runs]
     try:
-        path.write_text("\n".join(lines).rstrip() + "\n")
+        write_text(path, "\n".join(lines).rstrip() + "\n")
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}.") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -18,43 +19,54 @@ AT_LEAST_0 |= {"num_features", "pictures", "size", "text", "warmup", "weight_dec
 
 def of_recipe(experiment, recipe: str, settings: list[str], smoke: bool = False) -> Any:
     """The recipe's settings with the given ones in their place; few steps on made-up data for a smoke run."""
+    return changed(usual(experiment, recipe, smoke), settings)
+
+
+def usual(experiment, recipe: str, smoke: bool = False) -> Any:
+    """The recipe's own settings, or with what makes the experiment's smoke run small."""
     if recipe not in experiment.RECIPES:
         known = ", ".join(experiment.RECIPES)
         raise RunError(f"no recipe {recipe!r} for {_name(experiment)}; there are {known}.")
-    return changed(small(experiment, recipe) if smoke else experiment.RECIPES[recipe], settings)
-
-
-def small(experiment, recipe: str) -> Any:
-    """The recipe with what makes the experiment's smoke run small."""
-    usual = asdict(experiment.RECIPES["paper"])
-    few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != usual[key]}
+    if not smoke:
+        return experiment.RECIPES[recipe]
+    papers = asdict(experiment.RECIPES["paper"])
+    few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != papers[key]}
     return replace(experiment.RECIPES[recipe], **few)
 
 
-def rows(experiment, recipe: str, settings: list[str]) -> list[list[str]]:
+def rows(experiment, recipe: str, settings: list[str], smoke: bool = False) -> list[list[str]]:
     """The settings of each run that the experiment's table is made of; of one that is a single run, the given ones.
 
-    A given setting by which the rows differ picks those that have it. Any other holds for all of them.
+    A given setting that rows name picks those with its value. Any other holds for all of them.
     """
-    wanted = of_recipe(experiment, recipe, settings)
-    table = [(row, of_recipe(experiment, recipe, row)) for row in getattr(experiment, "ROWS", {}).get(recipe, [[]])]
-    differing, common = {_key(setting) for row, _ in table for setting in row}, []
-    for setting in settings:
-        key = _key(setting)
-        if key not in differing:
-            common.append(setting)
-            continue
-        there = dict.fromkeys(getattr(config, key) for _, config in table)
-        table = [(row, config) for row, config in table if getattr(config, key) == getattr(wanted, key)]
+    wanted = of_recipe(experiment, recipe, settings, smoke)
+    table = getattr(experiment, "ROWS", {}).get(recipe, [[]])
+    named = {_key(setting) for row in table for setting in row}
+    for key in (_key(setting) for setting in settings if _key(setting) in named):
+        value_of = lambda row, k=key: getattr(of_recipe(experiment, recipe, row), k)  # noqa: E731
+        naming = [row for row in table if key in map(_key, row)]
+        table = [row for row in naming if value_of(row) == getattr(wanted, key)]
         if not table:
-            raise RunError(f"no row of {_name(experiment)} has {setting}; {key} is {', '.join(map(str, there))}.")
-    return [[*row, *common] for row, _ in table]
+            there = ", ".join(dict.fromkeys(str(value_of(row)) for row in naming))
+            raise RunError(
+                f"no such row of {_name(experiment)} has {key}={getattr(wanted, key)}; there is {there or 'none'}."
+            )
+    common = [setting for setting in settings if _key(setting) not in named]
+    return [[*row, *common] for row in table]
 
 
-def label(name: str, recipe: str, settings: list[str], seed: int, smoke: bool = False) -> str:
-    """The name of a run's folder and result, which has what is not the recipe's own: other settings get another."""
-    own = (re.sub(r"[^\w.]+", "_", setting) for setting in settings)
-    return "-".join([name, f"{'smoke-' * smoke}{recipe}", *own, f"seed{seed}"])
+def label(experiment, recipe: str, config: Any, smoke: bool = False) -> str:
+    """The name of a run's folder and result: recipe, what is not as in it, and seed."""
+    own = usual(experiment, recipe, smoke)
+    names = [f.name for f in fields(config) if f.name != "seed" and getattr(config, f.name) != getattr(own, f.name)]
+    parts = [f"{name}_{_short(getattr(config, name))}" for name in names]
+    return "-".join([_name(experiment), f"{'smoke-' * smoke}{recipe}", *parts, f"seed{config.seed}"])
+
+
+def _short(value: object) -> str:
+    """A value as a part of a file's name. Of a long one, as a path may be, the end and a hash of all of it."""
+    text = re.sub(r"[^\w.]+", "_", "_".join(map(str, value)) if isinstance(value, tuple) else str(value))
+    return text if len(text) <= 40 else f"{text[-24:]}_{hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
 
 
 def _name(experiment) -> str:
@@ -73,6 +85,8 @@ def changed(config, settings: list[str]):
         key, equals, text = setting.partition("=")
         if not equals or key not in known:
             raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
+        if key in values:
+            raise RunError(f"{key} is set twice; give one value.")
         values[key] = _read(key, text, known[key])
     for key, value in values.items():
         if key == "lr" and not value > 0:

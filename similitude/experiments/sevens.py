@@ -20,7 +20,7 @@ from ..interpret.edit import Edit
 from ..models.mnist import SHAPE, VisualTverskyMNISTNet
 from . import data, synthetic
 from .mnist import start_as_digits
-from .record import Record
+from .record import Record, RunError
 
 SEVEN = 7
 # How far, in pixels, a stroke sticks out of the stem on both sides: for sure, and so far that it may be one.
@@ -76,7 +76,7 @@ class Config:
 
 
 RECIPES = {"paper": Config()}
-ROWS = {"paper": [[], ["start=noise"]]}
+ROWS = {"paper": [["start=digits"], ["start=noise"]]}
 SMOKE = Config(epochs=2, batch=50, num_features=4, validation=150, steps=1, digits=600)
 
 
@@ -145,6 +145,9 @@ def load(config: Config) -> tuple[dict[str, tuple[Tensor, Tensor, Tensor]], dict
     order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(config.seed))
     choose, rest = order[: config.validation], order[config.validation :]
     rows = {"train": rest[group[rest] == 2], "validation": choose, "unused": rest[group[rest] == 0]}
+    if not len(rows["train"]) or not {0, 2} <= set(group[choose].tolist()):
+        what = f"validation={config.validation} of {len(order)} digits"
+        raise RunError(f"{what} leaves none to train on, or no sevens with a stroke to choose by.")
     parts = {name: (train_x[r], digits.train_y[r].long(), group[r]) for name, r in rows.items()}
     return parts | {"test": (test_x, digits.test_y.long(), test_group)}, digits.hashes
 
@@ -226,6 +229,8 @@ def train(config: Config, parts: dict, record: Record, report: Callable) -> tupl
             optimizer.step()
             losses.append(loss.detach())
             report(epoch * steps + step + 1, config.epochs * steps, "training", loss=losses[-1].item())
+        if not all(p.isfinite().all() for p in network.parameters()):
+            raise RunError(f"epoch {epoch + 1} ends with numbers that are not finite; try a lower lr than {config.lr}.")
         found = shares(Edit(network), *parts["validation"])
         curve.append([epoch + 1, torch.stack(losses).mean().item(), found["other"], found["stroke"]])
         record.log(epoch + 1, loss=curve[-1][1], other=found["other"], stroke=found["stroke"])

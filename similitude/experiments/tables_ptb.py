@@ -104,6 +104,7 @@ def _by_settings(results: list[dict], recipe: Config) -> list[list[dict]]:
     for r in results:
         config = Config(**r["config"])
         more = [] if (config.model, config.init) == ("tversky-head", "scratch") else ["presence"]
+        more += ["source"] if config.init == "scratch" else []
         # A baseline has neither a bank nor α and β.
         more += ["bank_rate", "difference_rate", "leak"] if config.model == "baseline" else []
         if replace(config, **{name: getattr(recipe, name) for name in about + more}) == recipe:

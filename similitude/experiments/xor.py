@@ -379,7 +379,9 @@ def compare(results: list[dict]) -> list:
     calibrated = [r for r in results if r["config"].get("start") == "calibrated"]
     results = [r for r in results if r not in calibrated]
     out = [_by_features(calibrated)] if calibrated else []
-    for name, factors in FACTORS.items() if results else ():
+    # Two runs fit beside the paper into 80 columns.
+    pairs = [results[i : i + 2] for i in range(0, len(results), 2)]
+    for (name, factors), results in itertools.product(FACTORS.items(), pairs):
         which = "tables" if name == "by_reductions" else "without_gmean"
         ours = {named(r["config"]): {_key(row, factors): row for row in r["result"][which][name]} for r in results}
         title = f"p(conv) {name.replace('_', ' ')}" + ("" if which == "tables" else ", gmean counted as in the paper")
