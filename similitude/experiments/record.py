@@ -234,6 +234,7 @@ class _Writing:
         # torch.save has a plain RuntimeError for a full disk.
         if isinstance(error, OSError | SafetensorError) or kind is RuntimeError:
             why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            why += " (is the disk full?)" * (kind is RuntimeError)
             with suppress(OSError):
                 _clear_halves(self.folder)
             left = "the last checkpoint is intact, " if any(self.folder.glob("checkpoint-*")) else ""
