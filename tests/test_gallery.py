@@ -288,3 +288,12 @@ def test_two_grids_of_one_level_have_figures_of_their_own(runs, tmp_path):
     written, _ = gallery.make(results, tmp_path / "gallery")
     assert len(written) == len(set(written)) == len(list((tmp_path / "gallery").iterdir()))
     assert {"xor-sizes-set-xor-paper-seed0.png", "xor-sizes-set-xor-paper-seed1.png"} <= {path.name for path in written}
+
+
+def test_a_result_of_another_version_is_one_sentence(runs, tmp_path):
+    whole = json.loads((runs / "xor" / "result.json").read_text())
+    whole["config"]["newer"] = 1
+    (tmp_path / "xor-paper-seed0.json").write_text(json.dumps(whole))
+    result = invoke(tmp_path, "--out", tmp_path / "gallery")
+    assert result.stderr == "xor-paper-seed0 is of another version, with a setting 'newer'; make it again.\n"
+    assert not (tmp_path / "gallery").exists()

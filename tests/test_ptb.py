@@ -42,6 +42,26 @@ def test_finetuning_starts_from_the_checkpoint(model, tied, checkpoint, tmp_path
     assert 1 < result["test"] < 100
 
 
+def test_finetuning_is_in_32_bits_and_tied_as_asked_whatever_the_checkpoint_is(tmp_path):
+    for tied in (True, False):
+        torch.manual_seed(1)
+        source = GPT2LMHeadModel(GPT2Config(**SIZES, tie_word_embeddings=tied)).half()
+        source.save_pretrained(tmp_path / str(tied))
+        for asked in (True, False):
+            config = replace(
+                ptb.SMOKE, model="baseline", init="finetuned", tied=asked, source=str(tmp_path / str(tied))
+            )
+            made = ptb.make(config, 64)
+            assert made.dtype == torch.float32
+            assert (made.lm_head.weight is made.transformer.wte.weight) == asked
+            rows = source.transformer.wte.weight if asked else source.lm_head.weight
+            assert torch.equal(made.lm_head.weight, rows.float())
+    # Without a head that is neither tied nor there, none is made up.
+    source.transformer.save_pretrained(tmp_path / "headless")
+    with pytest.raises(RunError, match="which has lm_head"):
+        ptb.make(replace(config, source=str(tmp_path / "headless")), 64)
+
+
 def test_parameters_are_the_papers():
     config = replace(ptb.Config(), num_features=8192)
     with torch.device("meta"):

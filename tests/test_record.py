@@ -239,15 +239,31 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, file, text):
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
+def test_another_programs_checkpoints_are_left_alone(tmp_path):
+    (tmp_path / "checkpoint-500").mkdir()
+    with pytest.raises(RunError, match="is no run's: its checkpoint-500 is of something else"):
+        open_record(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-500"]
+
+
+def test_a_disk_that_is_full_before_a_run_ends_all_of_them(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "_sync", full)
+    with pytest.raises(WriteError, match="No space left on device; give another --out"):
+        open_record(tmp_path / "run")
+
+
 def test_a_checkpoint_or_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
     for folder, config in (("a", Config()), ("b", Config(lr=0.2))):
         record = open_record(tmp_path / folder, config)
         record.save(1, {"w": torch.zeros(1)})
     (tmp_path / "a" / "checkpoint-1").rename(tmp_path / "b" / "checkpoint-2")
-    with pytest.raises(RunError, match="checkpoint-2 cannot be read"):
+    with pytest.raises(RunError, match="checkpoint-2 is of another run or version; remove it to start again"):
         open_record(tmp_path / "b", Config(lr=0.2)).load()
     (tmp_path / "b" / "checkpoint-2").rename(tmp_path / "aside")
-    with pytest.raises(RunError, match="checkpoint-1 cannot be read"):
+    with pytest.raises(RunError, match="checkpoint-1 is of another run"):
         open_record(tmp_path / "b", Config(lr=0.2)).load(["w", "v"])
     record = open_record(tmp_path / "b", Config(lr=0.2))
     record.finish({})
@@ -257,7 +273,7 @@ def test_a_checkpoint_or_result_of_another_run_is_not_taken_for_ones_own(tmp_pat
 
 
 def test_peak_memory_is_the_runs_own(tmp_path):
-    if not os.path.exists("/proc/self/clear_refs"):
+    if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the peak is counted anew on Linux alone")
     first = open_record(tmp_path / "first")
     large = torch.ones(2**28, dtype=torch.uint8)

@@ -92,6 +92,9 @@ def test_a_label_has_what_is_not_the_recipes_own_however_it_was_set():
     long = [label(ptb, "paper", config) for config in paths]
     assert long[0] != long[1]
     assert max(map(len, long)) < 80
+    many = [f"{name}=7" for name in ("num_features", "epochs", "batch", "length", "clip", "layers", "checkpoint_every")]
+    many += [f"{name}=0.123456789" for name in ("lr", "bank_rate", "difference_rate", "dropout", "weight_decay")]
+    assert len(label(ptb, "paper", of_recipe(ptb, "paper", [*many, "intersection=min"]))) < 200
     xor = import_module("similitude.experiments.xor")
     assert label(xor, "paper", of_recipe(xor, "paper", ["num_features=2,4"])) == "xor-paper-num_features_2_4-seed0"
 

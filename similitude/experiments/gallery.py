@@ -13,7 +13,7 @@ from .pictures import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
 from .pictures_mnist import of_mnist
 from .pictures_xor import of_xor
 from .record import RunError, make_writable
-from .report import origin
+from .report import origin, unknown_settings
 
 KINDS: dict[str, Callable[[list[Run], Report], Made]] = {
     "xor": of_xor,
@@ -45,6 +45,9 @@ img {{ max-width: 100% }} figure {{ margin: 0 0 3em }} figcaption, footer {{ col
 def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_, **__: None) -> tuple[list[Path], int]:
     """Writes the figures and index.html to ``out``; gives the files, and how many figures could not be made."""
     runs = runs_in(Path(folder))
+    for run in runs:
+        if unknown := unknown_settings({"config": {}, **run.whole}):
+            raise RunError(f"{run.label} is of another version, with a setting {unknown[0]!r}; make it again.")
     made, missing, written = [], [], []
     try:
         make_writable(out, "--out")
@@ -61,9 +64,6 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
         write(out / "index.html", page(made, missing, runs, out).encode())
     except KeyError as error:
         raise RunError(f"{folder} holds a result without {error}; make it again with this version.") from None
-    except TypeError as error:
-        # A dataclass that does not know one of the settings.
-        raise RunError(f"{folder} holds a result of another version: {error}; make it again with this one.") from None
     except OSError as error:
         raise RunError(f"cannot write to {out}: {error.strerror or error}; give another --out.") from None
     return [*written, out / "index.html"], len(missing)

@@ -247,14 +247,16 @@ def make(config: Config, vocabulary: int) -> nn.Module:
         try:
             gpt2 = hub.pretrained(GPT2LMHeadModel, config.source, **drop)
         except LookupError as error:
-            raise RunError(f"no GPT-2 at {config.source!r}: {error}; name a folder with --set source.") from None
+            raise RunError(
+                f"no GPT-2 at {config.source!r}: {error}; give --set init=finetuned --set source=FOLDER."
+            ) from None
     if gpt2.config.n_positions < config.length or gpt2.config.vocab_size < vocabulary:
         has = f"{gpt2.config.n_positions} positions and {gpt2.config.vocab_size} tokens"
         raise RunError(f"{config.source} has {has}; length {config.length} and {vocabulary} tokens are asked for.")
     if config.model == "baseline":
-        if not config.tied:
-            gpt2.config.tie_word_embeddings = False
-            gpt2.lm_head.weight = nn.Parameter(gpt2.lm_head.weight.detach().clone())
+        gpt2.config.tie_word_embeddings = config.tied
+        embedding, rows = gpt2.transformer.wte.weight, gpt2.lm_head.weight
+        gpt2.lm_head.weight = embedding if config.tied else nn.Parameter(rows.detach().clone())
         return gpt2
     return TverskyGPT2LMHeadModel.from_gpt2(gpt2, tie_word_embeddings=config.tied, **options)
 

@@ -14,6 +14,7 @@ Whatever is written appears whole or not at all.
 from __future__ import annotations
 
 import csv
+import errno
 import gc
 import json
 import os
@@ -83,7 +84,8 @@ class Record:
             for _, folder in self._checkpoints() if self.result else ():
                 shutil.rmtree(folder)
         except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
+            kind = WriteError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunError
+            raise kind(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
         self.start = time.perf_counter()
 
     def _check_same(self, there: dict) -> None:
@@ -165,7 +167,7 @@ class Record:
         except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, LookupError, TypeError, UnpicklingError):
             raise _damaged(folder) from None
         if asked != self.asked or (names is not None and tensors.keys() != set(names)):
-            raise _damaged(folder)
+            raise RunError(f"{folder} is of another run or version; remove it to start again.")
         now = self.origin["commit"]
         self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"
         self._drop_lines_after(step)
@@ -300,7 +302,8 @@ def _check_no_others(folder: Path) -> None:
     """Keeps what a run would write over, and another program wrote."""
     config = folder / "config.json"
     wrong = [config] if config.exists() and "experiment" not in _read_json(config) else []
-    wrong += [folder / name for name in WRITTEN if not config.exists() and (folder / name).exists()]
+    if not config.exists():
+        wrong += [folder / name for name in WRITTEN if (folder / name).exists()] + list(folder.glob("checkpoint-*"))
     if wrong:
         raise RunError(f"{folder} is no run's: its {wrong[0].name} is of something else; give another --out.")
 
@@ -327,7 +330,7 @@ def _read_json(path: Path) -> dict:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RunError(f"{path} is not JSON any more; remove it, or give another --out.")
+        raise RunError(f"{path} is not JSON any more; remove the folder, or give another --out.")
     return found
 
 

@@ -29,7 +29,6 @@ TITLES = {
 
 def found(results: Path, name: str) -> list[dict]:
     """The results of an experiment that are in the folder, in the order of their names."""
-    known = {field.name for field in fields(import_module(f".{name}", __package__).Config)}
     out = []
     for path in sorted(path for path in results.glob(f"{name}-*.json") if path.is_file()):
         whole, why = None, ""
@@ -41,12 +40,18 @@ def found(results: Path, name: str) -> list[dict]:
             why = "holds no result"
         elif whole and whole["experiment"] != name:
             why = f"is a result of {whole['experiment']}"
-        elif whole and whole["config"].keys() - known:
-            why = f"is of another version, with a setting {min(whole['config'].keys() - known)!r}"
+        elif whole and (unknown := unknown_settings(whole)):
+            why = f"is of another version, with a setting {unknown[0]!r}"
         if why:
             raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
         out.append(whole)
     return out
+
+
+def unknown_settings(whole: dict) -> list[str]:
+    """Settings of a run that its experiment does not have any more, or not yet."""
+    known = {field.name for field in fields(import_module(f".{whole['experiment']}", __package__).Config)}
+    return sorted(whole["config"].keys() - known)
 
 
 def write(path: Path, results: Path) -> None:
@@ -97,7 +102,7 @@ def with_error(values: Iterable[float], form: str = ".2f", theirs: str | None = 
     """The mean, of more than one its standard error, and where the paper has a value the difference from that."""
     own = np.array(list(values))
     error = f" ± {own.std(ddof=1) / np.sqrt(len(own)):.2f}" if len(own) > 1 else ""
-    difference = f" ({own.mean() - float(theirs):+{form}})" if theirs else ""
+    difference = f" ({own.mean() - float(theirs):+{form}})" if theirs and np.isfinite(float(theirs)) else ""
     return f"{own.mean():{form}}{error}{difference}"
 
 

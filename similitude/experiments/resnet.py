@@ -200,7 +200,7 @@ def pretrained(source: str):
     try:
         return hub.pretrained(ResNetForImageClassification, source)
     except LookupError as error:
-        raise RunError(f"no pretrained ResNet at {source!r}: {error}; name a folder with --set source.") from None
+        raise RunError(f"no pretrained ResNet at {source!r}: {error}; name a folder by --set source.") from None
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -59,14 +59,24 @@ def label(experiment, recipe: str, config: Any, smoke: bool = False) -> str:
     """The name of a run's folder and result: recipe, what is not as in it, and seed."""
     own = usual(experiment, recipe, smoke)
     names = [f.name for f in fields(config) if f.name != "seed" and getattr(config, f.name) != getattr(own, f.name)]
-    parts = [f"{name}_{_short(getattr(config, name))}" for name in names]
-    return "-".join([_name(experiment), f"{'smoke-' * smoke}{recipe}", *parts, f"seed{config.seed}"])
+    parts = [f"{name}_{_part(getattr(config, name))}" for name in names]
+    changes = _short("-".join(parts), 160)
+    return "-".join(
+        [_name(experiment), f"{'smoke-' * smoke}{recipe}", *([changes] if parts else []), f"seed{config.seed}"]
+    )
 
 
-def _short(value: object) -> str:
-    """A value as a part of a file's name. Of a long one, as a path may be, the end and a hash of all of it."""
-    text = re.sub(r"[^\w.]+", "_", "_".join(map(str, value)) if isinstance(value, tuple) else str(value))
-    return text if len(text) <= 40 else f"{text[-24:]}_{hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
+def _part(value: object) -> str:
+    """A value as a part of a file's name."""
+    text = "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return _short(re.sub(r"[^\w.]+", "_", text), 40)
+
+
+def _short(text: str, most: int) -> str:
+    """The text or, of one that is too long, as a path may be, the end and a hash of all of it."""
+    if len(text) <= most:
+        return text
+    return f"{text[16 - most :].lstrip('-_')}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _name(experiment) -> str:

@@ -48,7 +48,7 @@ def compare(results: list[dict]) -> list:
         tuned.add_column(heading, justify="right")
     for g in sorted(runs["tuned"], key=lambda g: (MODELS.index(g[0]["config"]["model"]), _mean(g, "valid"))):
         c, linear = g[0]["config"], g[0]["config"]["model"] == "baseline"
-        valid, test = f"{_mean(g, 'valid'):.2f}", _cell(g, "test")
+        valid, test = f"{_mean(g, 'valid'):.2f}{mark(g)}", _cell(g, "test")
         numbers = f"{g[0]['result']['parameters'] / 1e6:.1f} M", valid, test, str(len(g))
         features = "–" if linear else str(c["num_features"])
         tuned.add_row(_short(c["model"]), "yes" if c["tied"] else "no", features, f"{c['lr']:g}", *numbers)
