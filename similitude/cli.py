@@ -159,9 +159,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda where there is one.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data; no result is copied.")] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Each row of its table; --set picks rows, or holds for all.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="All rows of its table; --set picks, or holds for all.")] = False,
 ) -> None:
     """Run one of the paper's experiments, or go on with it.
 

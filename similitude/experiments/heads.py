@@ -35,9 +35,9 @@ NOTE = """
 What a frozen backbone makes of the pictures, with a linear or a Tversky head on top. Both heads get the same search:
 the learning rate and weight decay with the most right answers on a fifth of the training pictures, the same epochs,
 batches and scale of the input. Then each is trained on all training pictures, from 5 seeds. The difference is
-Tversky less linear, paired by seed. ± is a standard error over seeds. The backbone is that of the ResNet section. On
-the pictures that rate and decay were chosen by linear is ahead, and some of the library's defaults were chosen by the
-test pictures of this very comparison: call the two level.
+Tversky less linear, paired by seed. ± is a standard error over seeds. The backbone is the rounded one of the ResNet
+section. On the pictures that rate and decay were chosen by linear is ahead, and some of the library's defaults were
+chosen by the test pictures of this very comparison: call the two level.
 """
 
 
