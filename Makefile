@@ -37,7 +37,7 @@ test-all: setup
 test-gpu:
 	@rm -rf out/gpu && mkdir -p out/gpu
 	@python3 -m pytest -o addopts=-q -m gpu --collect-only tests | grep :: > out/gpu/all
-	@python3 -m pytest -o addopts=-q --collect-only tests/test_*_triton.py | grep :: >> out/gpu/all
+	@python3 -m pytest -o addopts=-q --collect-only tests/ops/test_*_triton.py | grep :: >> out/gpu/all
 	@sort -u out/gpu/all | split -n r/8 - out/gpu/part-
 	@ls out/gpu/part-* | xargs -P 8 -I{} python3 -m pytest -o addopts=-q -p no:cacheprovider @{}
 

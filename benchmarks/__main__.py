@@ -104,14 +104,14 @@ def rates(device: str) -> None:
         ms = milliseconds({"": run}, 20, device)[""].median
         rate = (8 * N * P * K + 6 * P * D * K + 6 * N * D * K) / ms / 1e9
         print(f"{name}: {ms:.2f} ms, {rate:.0f} TFLOP/s, {rate / peak:.1%} of it")
-    from similitude.ops import minsum_triton
+    from similitude.ops.triton import minsum as triton_minsum
 
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         a, b = torch.randn(2048, 2048, device=device).to(dtype), torch.randn(8192, 2048, device=device).to(dtype)
         g = torch.randn(2048, 8192, device=device)
         runs = {
-            "forward": lambda a=a, b=b: minsum_triton.pair_sum(a, b, "min"),
-            "gradients": lambda a=a, b=b, g=g: minsum_triton.pair_sum_gradients(g, a, b, "min"),
+            "forward": lambda a=a, b=b: triton_minsum.pair_sum(a, b, "min"),
+            "gradients": lambda a=a, b=b, g=g: triton_minsum.pair_sum_gradients(g, a, b, "min"),
         }
         times = milliseconds(runs, 20, device)
         forward, gradients = times["forward"].median, times["gradients"].median

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from similitude.experiments.record import commit
+from similitude.reproduce.record import commit
 
 Run = Callable[[], object]
 

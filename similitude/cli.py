@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     import typer
 
-    from .experiments.demo import Config
+    from .reproduce.demo import Config
 else:
     # main() says what to install where it is missing.
     with suppress(ModuleNotFoundError):
@@ -87,7 +87,7 @@ def demo(
     Trains one TverskyProjection and one nn.Linear on 4,000 MNIST digits, in seconds and on the CPU, prints their
     accuracies on 1,000 others, explains one answer feature by feature and draws it. Nothing is downloaded.
     """
-    from .experiments.demo import Config, check_writable
+    from .reproduce.demo import Config, check_writable
 
     try:
         check_writable(out)
@@ -106,7 +106,7 @@ def run_demo(config: Config, out: Path) -> None:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from .experiments import demo
+    from .reproduce import demo
 
     console = Console()
     with console.status("loading 5,000 digits"):
@@ -166,8 +166,8 @@ def reproduce(
     The run's folder holds settings, log, checkpoints and the result. Run the same command again after a stop of any
     kind and it goes on from the last checkpoint.
     """
-    from .experiments.data import DataError
-    from .experiments.record import RunError
+    from .reproduce.data.find import DataError
+    from .reproduce.record import RunError
 
     experiment = find_experiment(name)
     command = shlex.join(["similitude", *sys.argv[1:]])
@@ -198,9 +198,9 @@ def run_experiment(name, experiment, recipe, seed, settings, out, results, devic
     """One run or, of ``every`` row, several, each of which may fail for itself."""
     import torch
 
-    from .experiments.data import DataError
-    from .experiments.record import RunError, WriteError, make_writable
-    from .experiments.settings import label, of_recipe, rows
+    from .reproduce.data.find import DataError
+    from .reproduce.record import RunError, WriteError, make_writable
+    from .reproduce.settings import label, of_recipe, rows
 
     settings = settings + ([] if seed is None else [f"seed={seed}"])
     table = rows(experiment, recipe, settings, smoke) if every else [settings]
@@ -232,7 +232,7 @@ def run_one(name, experiment, config, folder: Path, copy: Path | None, device: s
     import torch
     from rich.console import Console
 
-    from .experiments.record import Record, RunError, WriteError, write_bytes, write_json
+    from .reproduce.record import Record, RunError, WriteError, write_bytes, write_json
 
     record = Record(folder, name, config, device)
     console = Console()
@@ -288,8 +288,8 @@ def table(
     """Print what we got beside what the paper has."""
     from rich.console import Console
 
-    from .experiments import report
-    from .experiments.record import RunError
+    from .reproduce import results as report
+    from .reproduce.record import RunError
 
     try:
         if docs and name:
@@ -317,8 +317,8 @@ def gallery(
     """Draw the paper's figures from a run, or from all results, with a page that shows them."""
     from rich.console import Console
 
-    from .experiments.gallery import make
-    from .experiments.record import RunError
+    from .reproduce.figures.gallery import make
+    from .reproduce.record import RunError
 
     console = Console()
     try:

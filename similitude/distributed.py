@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from . import functional as F
 from .checks import check_choice, check_loss, check_targets
-from .constants import CONSTANTS
+from .contrast import CONSTANTS
 from .nn import OPTIONS, FeatureBank, TverskyProjection
 from .ops.cross_entropy import REDUCTIONS
 from .precision import autocasts, wide

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_choice, check_options
-from .interpret.explain import Explanation
+from .explain import Explanation
 from .nn import TverskyProjection
 
 try:
@@ -28,7 +28,7 @@ except ImportError as error:
     raise ImportError("TverskyClassifier needs scikit-learn ≥ 1.6: pip install 'similitude[sklearn]'.") from error
 
 if TYPE_CHECKING:
-    from .hygiene import Pruned, Usage
+    from .bank import Pruned, Usage
 
 FEWEST_STEPS, PASSES = 300, 20
 # Rows that are asked about at once.

@@ -334,7 +334,7 @@ def fused(options: tuple[str, ...]) -> bool:
 
 def _whole(inputs: list[Tensor], scalars: tuple[Scalar, Scalar, Scalar], dtype: torch.dtype) -> Tensor:
     """S of all pairs by the kernels that make measures as well, ``[N, P]`` and more columns where that is faster."""
-    from .ops import separable_triton
+    from .ops.triton import separable as triton_separable
 
     x, prototypes, features = inputs
     check_width("x", x, features)
@@ -342,7 +342,7 @@ def _whole(inputs: list[Tensor], scalars: tuple[Scalar, Scalar, Scalar], dtype: 
     flat = x.reshape(-1, x.shape[-1])
     alpha, beta, theta = pairwise.tensors(_scalars(x, *scalars), x)
     size = aligned_size(flat.shape[0], prototypes.shape[0], features.shape[0])
-    return separable_triton.projection(flat, prototypes, features, alpha, beta, theta, dtype, size)
+    return triton_separable.projection(flat, prototypes, features, alpha, beta, theta, dtype, size)
 
 
 def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from . import checks, precision
 from . import functional as F
-from .constants import CONSTANTS, Contrast
+from .contrast import CONSTANTS, Contrast
 from .initialize import INITS, PAPER, SHARE, constants, fill_, fill_prototypes_
 
 if TYPE_CHECKING:
-    from .hygiene import Pruned, Usage
-    from .interpret.explain import Explanation
+    from .bank import Pruned, Usage
+    from .explain import Explanation
 
 OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend", "leak")
 
@@ -57,14 +57,14 @@ class FeatureBank(nn.Module):
         return nn.functional.linear(x, self.weight)
 
     def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
-        """How often objects have each feature, and which are dead or duplicates; see hygiene.usage."""
-        from .hygiene import usage
+        """How often objects have each feature, and which are dead or duplicates; see bank.usage."""
+        from .bank import usage
 
         return usage(self, objects, through, threshold)
 
     def grow(self, new: int | Tensor, scale: float = 1.0) -> None:
-        """Adds features, for all layers that share the bank; see hygiene.grow."""
-        from .hygiene import grow
+        """Adds features, for all layers that share the bank; see bank.grow."""
+        from .bank import grow
 
         grow(self, new, scale)
 
@@ -319,13 +319,13 @@ class TverskyProjection(Contrast):
 
         The signed contributions of all features add up to the layer's output. Print it, or show it in a notebook.
         """
-        from .interpret.explain import explain
+        from .explain import explain
 
         return explain(self, x, prototype, top, feature_names, prototype_names)
 
     def prune(self, data, through=None, fold: bool = False) -> Pruned:
-        """Removes features that nobody has on the data, where outputs stay as they are; see hygiene.prune."""
-        from .hygiene import prune
+        """Removes features that nobody has on the data, where outputs stay as they are; see bank.prune."""
+        from .bank import prune
 
         return prune(self, data, through, fold)[0]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
-from .constants import CONSTANTS, Contrast
+from .contrast import CONSTANTS, Contrast
 from .initialize import linear_spread
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
 

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Tick
 from matplotlib.text import Text
 
-from similitude.interpret.canvas import boxes_for_missing_glyphs
+from similitude.interpret.figures.base import boxes_for_missing_glyphs
 
 
 def texts_of(figure) -> list[Text]:

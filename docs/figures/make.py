@@ -54,7 +54,7 @@ def starts(D: int = 64, P: int = 10) -> None:
 
 
 def main() -> None:
-    from similitude.experiments.gallery import make
+    from similitude.reproduce.figures.gallery import make
 
     with tempfile.TemporaryDirectory() as folder:
         make(HERE.parent.parent / "results", Path(folder))

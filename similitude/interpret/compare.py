@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..explain import Explanation, explain, number_of
 from ..nn import TverskyProjection
 from ..ops import reference
-from .explain import Explanation, explain, number_of
 from .salience import measures, objects
 
 

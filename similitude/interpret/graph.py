@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .canvas import save, write
+from .figures.base import save, write
 from .layout import force_layout
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class FieldGraph:
 
     def figure(self, title: str = "") -> Figure:
         """The graph as a matplotlib figure, with a box for each field that has top tokens."""
-        from .drawing import draw
+        from .figures.graph import draw
 
         return draw(self, title)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional as F
+from ..bank import evaluating
 from ..checks import check_vectors, check_width
-from ..hygiene import evaluating
 from ..models.data_domain import DataDomain
 from ..nn import TverskyProjection
 

@@ -9,7 +9,7 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
-from ..constants import CONSTANTS
+from ..contrast import CONSTANTS
 from ..nn import TverskyProjection, TverskySimilarity
 from .data_domain import DataDomain
 

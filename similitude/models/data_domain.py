@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from ..checks import check_vectors, short
-from ..constants import CONSTANTS, Contrast
+from ..contrast import CONSTANTS, Contrast
 from ..nn import OPTIONS, TverskyProjection
 from ..precision import agrees, autocasts, settings
 
 if TYPE_CHECKING:
-    from ..interpret.explain import Explanation
+    from ..explain import Explanation
 
 
 class DataDomain(Contrast):

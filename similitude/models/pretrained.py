@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..constants import CONSTANTS
+from ..contrast import CONSTANTS
 from ..initialize import fill_prototypes_
 from ..nn import OPTIONS, FeatureBank, TverskyProjection
 

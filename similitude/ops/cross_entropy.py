@@ -142,7 +142,7 @@ def _walk(
     if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
         chunks = Products(b, scalars, wanted, careful or _unequal(a, b, scalars), loss.kernels)
     elif pairwise.pools(a, *options[:3]):
-        from .pooled_triton import Chunks
+        from .triton.pooled import Chunks
 
         chunks = Chunks(b, scalars, options, wanted)
     else:
@@ -319,9 +319,9 @@ def loss_and_gradient_(
     """
     smoothing, z_loss, kernels = loss
     if kernels and pairwise.has_kernels(logits):
-        from . import cross_entropy_triton
+        from .triton import cross_entropy as triton_cross_entropy
 
-        return cross_entropy_triton.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P)
+        return triton_cross_entropy.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P)
     lse, rest = None, logits.shape[1] - P
     logits = logits[:, :P]
     z = logits if bias is None else logits + bias
@@ -349,9 +349,9 @@ def loss_and_gradient_(
 def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
     """gain·a + weight·(sign a − 1), the factor that a side brings to a product; 1 − sign a is what it lacks."""
     if kernels and pairwise.has_kernels(a):
-        from . import cross_entropy_triton
+        from .triton import cross_entropy as triton_cross_entropy
 
-        return cross_entropy_triton.side(a, gain, weight)
+        return triton_cross_entropy.side(a, gain, weight)
     return torch.addcmul(gain * a, a.sign().sub_(1), weight)
 
 
@@ -367,9 +367,9 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def _inner(x: Tensor, y: Tensor, kernels: bool = False) -> Tensor:
     """Inner products of rows, in float64 since differences of their sums are taken."""
     if kernels and pairwise.has_kernels(x):
-        from . import cross_entropy_triton
+        from .triton import cross_entropy as triton_cross_entropy
 
-        return cross_entropy_triton.inner(x, y).to(_widest(x))
+        return triton_cross_entropy.inner(x, y).to(_widest(x))
     n = max(1, 2**24 // max(1, x.shape[1]))
     return torch.cat([(p * q).sum(-1, dtype=_wide(x)).to(_widest(x)) for p, q in zip(x.split(n), y.split(n))])
 

@@ -47,9 +47,9 @@ class PairSum(torch.autograd.Function):
     @staticmethod
     def forward(a, b, kind, kernels):
         if kernels:
-            from . import minsum_triton
+            from .triton import minsum as triton_minsum
 
-            return minsum_triton.pair_sum(a, b, kind)
+            return triton_minsum.pair_sum(a, b, kind)
         return _pair_terms(a, b, kind, _fill)
 
     @staticmethod
@@ -72,9 +72,9 @@ class PairSumGradients(torch.autograd.Function):
     @staticmethod
     def forward(grad, a, b, kind, kernels):
         if kernels:
-            from . import minsum_triton
+            from .triton import minsum as triton_minsum
 
-            to_a, to_b = minsum_triton.pair_sum_gradients(grad, a, b, kind)
+            to_a, to_b = triton_minsum.pair_sum_gradients(grad, a, b, kind)
             return to_a.to(a.dtype), to_b.to(b.dtype)
         to_a, to_b = (_min_gradients if kind == "min" else _softmin_gradients)(grad, a, b)
         return torch.where(a > 0, to_a, 0.0), torch.where(b > 0, to_b, 0.0)

@@ -56,13 +56,13 @@ def similarity(
     if a.dtype in HALVES:
         scalars = tensors((alpha, beta, theta), a)
         if fused:
-            from . import separable_triton
+            from .triton import separable as triton_separable
 
-            return separable_triton.product_ignorematch(a, b, *scalars)
+            return triton_separable.product_ignorematch(a, b, *scalars)
         if pools(a, intersection, difference, level):
-            from . import pooled_triton
+            from .triton import pooled as triton_pooled
 
-            return pooled_triton.similarity(a, b, scalars, intersection, difference, level, model)
+            return triton_pooled.similarity(a, b, scalars, intersection, difference, level, model)
     if fused:
         return separable.product_ignorematch(a, b, alpha, beta, theta)
     pairs = Pairs(a, b, kernels)

@@ -1,0 +1,172 @@
+"""The paper's figures that are made of images: prototypes, their evolution, salience, common and distinctive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from .base import BLUE, ORANGE, Array, array, blank, parameters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def prototypes(
+    groups: Mapping[str, Array | nn.Module], columns: int = 10, shape: Sequence[int] | None = None, title: str = ""
+) -> Figure:
+    """Prototypes, features or rows as images: a block a group, under its name.
+
+    groups: images ``[n, H, W]``, ``[n, 1, H, W]``, or ``[n, H·W]`` with ``shape=(H, W)``, or layers with such
+    parameters. What has the shape of an input is drawn as inputs are, the highest black; vectors that are given a
+    shape are weights, with 0 as white, purple above and orange below.
+    """
+    blocks: dict[str, np.ndarray] = {}
+    for name, group in groups.items():
+        found = parameters(group) if isinstance(group, nn.Module) else {"": group}
+        blocks |= {f"{name} {kind}".strip(): _images(name, images, shape) for kind, images in found.items()}
+    if not blocks:
+        raise ValueError("groups must have one group of images or more; got none.")
+    heights = [-(-len(images) // columns) for images in blocks.values()]
+    figure = blank(0.85 * columns + 0.3, 0.85 * sum(heights) + 0.4 * len(blocks) + 0.4 * bool(title), "constrained")
+    axes = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, (name, images) in zip(axes, blocks.items(), strict=True):
+        _show(ax, images, columns, signed=shape is not None)
+        ax.set_title(name, fontsize=11, loc="left", parse_math=False)
+    if title:
+        figure.suptitle(title, fontsize=12, parse_math=False)
+    return figure
+
+
+def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10) -> Figure:
+    """Images after so many epochs: a block a network, a row an epoch. Images are as in ``prototypes``."""
+    if not histories or not all(histories.values()):
+        raise ValueError("histories must have images of one epoch or more for each network.")
+    blocks = {n: {e: _images(n, images)[:columns] for e, images in sorted(h.items())} for n, h in histories.items()}
+    rows = [len(block) for block in blocks.values()]
+    figure = blank(0.85 * columns + 1.1, 0.87 * sum(rows) + 0.45 * len(rows), "constrained")
+    axes = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=rows)[:, 0]
+    for ax, (name, block) in zip(axes, blocks.items(), strict=True):
+        width = min(columns, max(len(images) for images in block.values()))
+        images = np.concatenate([_filled(images, width) for images in block.values()])
+        _show(ax, images, width)
+        step = images.shape[1] + 2
+        ax.set_yticks(step * np.arange(len(block)) + step / 2 - 1, [f"epoch {e}" for e in block])
+        ax.tick_params(length=0, labelsize=9)
+        ax.set_title(name, fontsize=11, loc="left", parse_math=False)
+    return figure
+
+
+def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: int = 16) -> Figure:
+    """Images from low to high salience, evenly by rank: a strip for each measure that is given, under its name."""
+    pictures = _images("images", images)
+    measures = salience if isinstance(salience, Mapping) else {"salience": salience}
+    count = min(count, len(pictures))
+    figure = blank(0.8 * count + 0.4, 1.32 * len(measures) + 0.3, "constrained")
+    axes = figure.subplots(len(measures), 1, squeeze=False)[:, 0]
+    for ax, (name, values) in zip(axes, measures.items(), strict=True):
+        measure = array(values)
+        if measure.shape != (len(pictures),):
+            raise ValueError(f"salience must be [{len(pictures)}], one an image; got shape {list(measure.shape)}.")
+        order = np.argsort(measure, kind="stable")[np.linspace(0, len(measure) - 1, count).round().astype(int)]
+        _show(ax, pictures[order], count)
+        step = pictures.shape[2] + 2
+        ax.set_xticks(step * np.arange(count) + step / 2 - 1, [f"{measure[i]:.3g}" for i in order])
+        ax.tick_params(length=0, labelsize=8)
+        ax.set_title(name, fontsize=11, loc="left", parse_math=False)
+    figure.supxlabel("low  →  high", fontsize=10, color="0.3")
+    return figure
+
+
+def venn(
+    a: Array, b: Array, a_only: Array, common: Array, b_only: Array, names: tuple[str, str] = ("A", "B")
+) -> Figure:
+    """Two images, and up to nine that best show what only one of them has and what both have, in two circles."""
+    from matplotlib.patches import Circle
+
+    figure = blank(11, 5.3)
+    ax = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    ax.set(xlim=(-5.1, 5.1), ylim=(-2.45, 2.45), aspect="equal")
+    ax.axis("off")
+    for x, colour in ((-1.25, BLUE), (1.25, ORANGE)):
+        ax.add_patch(Circle((x, -0.15), 2, facecolor=colour, alpha=0.1))
+        ax.add_patch(Circle((x, -0.15), 2, fill=False, edgecolor=colour, linewidth=1.5))
+    texts: dict[str, Any] = dict(ha="center", va="bottom", fontsize=12, parse_math=False)
+    for x, image, name in ((-4.2, a, names[0]), (4.2, b, names[1])):
+        _place(ax, _images(name, array(image)[None]), 1, x, 1.5)
+        ax.text(x, 0.7, name, weight="bold", **texts)
+    for x, images, side in ((-2.05, a_only, 1.5), (0, common, 1.15), (2.05, b_only, 1.5)):
+        if len(images):
+            _place(ax, _images("examples", images)[:9], 3, x, side)
+        else:
+            ax.text(x, -0.25, "none", color="0.4", **texts)
+    first, second = names
+    for x, y, text in (
+        (-2.05, 0.7, f"{first} − {second}"),
+        (0, 0.53, f"{first} ∩ {second}"),
+        (2.05, 0.7, f"{second} − {first}"),
+    ):
+        ax.text(x, y, text, **texts)
+    return figure
+
+
+def _images(name: str, images: Any, shape: Sequence[int] | None = None) -> np.ndarray:
+    """Images ``[n, H, W]`` in float32, out of any of the shapes that are taken."""
+    found = array(images).astype(np.float32)
+    if shape is not None:
+        height, width = shape
+        if found.ndim < 2 or found[0].size != height * width:
+            raise ValueError(f"{name} must have {height}×{width} values each; got shape {list(found.shape)}.")
+        return found.reshape(-1, height, width)
+    if found.ndim == 4 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim != 3 or 0 in found.shape:
+        hint = "; give shape=(H, W) for vectors" if found.ndim == 2 else ""
+        raise ValueError(f"{name} must be images [n, H, W] or [n, 1, H, W]; got shape {list(found.shape)}{hint}.")
+    return found
+
+
+def _filled(images: np.ndarray, width: int) -> np.ndarray:
+    """The images with blank ones up to a whole row."""
+    missing = -len(images) % width
+    return np.concatenate([images, np.full((missing, *images.shape[1:]), np.nan, images.dtype)])
+
+
+def _scaled(images: np.ndarray, signed: bool) -> tuple[np.ndarray, str]:
+    """The images with each at its full contrast, from 0 to 1, and the colours to draw them in."""
+    # One strong pixel would make all others pale.
+    low, high = (np.nanquantile(images, q, axis=(1, 2), keepdims=True) for q in (0.01, 0.99))
+    if signed and np.nanmin(images) < 0:
+        limit = np.maximum(np.abs(low), np.abs(high))
+        return 0.5 + 0.5 * images / np.where(limit > 0, limit, 1), "PuOr"
+    high = np.maximum(high, np.nanmax(images, axis=(1, 2), keepdims=True) / 2)
+    return (images - low) / np.where(high > low, high - low, 1), "gray_r"
+
+
+def _show(
+    ax, images: np.ndarray, columns: int, rows: int = 0, extent: tuple | None = None, signed: bool = False
+) -> None:
+    """Images side by side in one picture, two pixels apart, in as many rows as they take or as are given."""
+    from matplotlib import colormaps
+
+    scaled, colours = _scaled(images, signed)
+    scaled = _filled(scaled, columns * rows if rows else columns)
+    n, height, width = scaled.shape
+    sheet = np.full((n // columns, height + 2, columns, width + 2), np.nan)
+    sheet[:, :height, :, :width] = scaled.reshape(-1, columns, height, width).transpose(0, 2, 1, 3)
+    sheet = sheet.reshape(n // columns * (height + 2), columns * (width + 2))[:-2, :-2]
+    colour_map = colormaps[colours].with_extremes(bad="white")
+    ax.imshow(sheet, cmap=colour_map, vmin=0, vmax=1, extent=extent, interpolation="nearest", zorder=2)
+    if extent is None:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+
+
+def _place(ax, images: np.ndarray, columns: int, x: float, side: float) -> None:
+    """A square of images around (x, −0.15) of the axes."""
+    limits = ax.get_xlim(), ax.get_ylim()
+    half = side / 2
+    _show(ax, images, columns, columns, (x - half, x + half, -0.15 - half, -0.15 + half))
+    ax.set(xlim=limits[0], ylim=limits[1])

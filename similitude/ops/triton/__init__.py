@@ -1,0 +1,1 @@
+"""Triton kernels: what ops/ does, faster on a GPU."""

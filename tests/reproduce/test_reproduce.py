@@ -1,0 +1,246 @@
+"""``similitude reproduce``: every experiment runs, stops and goes on, by one command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from similitude import cli
+from similitude.cli import EXPERIMENTS
+from similitude.reproduce.record import Record, WriteError
+from similitude.reproduce.settings import label, of_recipe, rows, usual
+
+COMMAND = [sys.executable, "-c", "from similitude.cli import main; main()", "reproduce"]
+
+
+def quiet(*_, **__):
+    pass
+
+
+def run(experiment, folder, name):
+    record = Record(folder, name, experiment.SMOKE, "cpu")
+    result = experiment.run(experiment.SMOKE, record, quiet)
+    result.pop("tokens_per_second", None)
+    return result
+
+
+def arrays(folder):
+    return {(f.name, key): np.load(f)[key] for f in folder.glob("*.npz") for key in np.load(f)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_run_that_is_stopped_after_any_checkpoint_ends_as_an_unbroken_one(name, tmp_path, monkeypatch):
+    experiment = import_module(f"similitude.reproduce.{name}")
+    saves = []
+    save = Record.save
+
+    def counted(self, step, *rest):
+        save(self, step, *rest)
+        saves.append(step)
+
+    monkeypatch.setattr(Record, "save", counted)
+    whole = run(experiment, tmp_path / "whole", name)
+    assert len(saves) >= 2
+    for stop in saves[:-1]:
+
+        def stopped(self, step, *rest, stop=stop):
+            save(self, step, *rest)
+            if step == stop:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Record, "save", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, tmp_path / str(stop), name)
+        monkeypatch.setattr(Record, "save", save)
+        assert run(experiment, tmp_path / str(stop), name) == whole
+        ours, theirs = arrays(tmp_path / str(stop)), arrays(tmp_path / "whole")
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
+    """SIGKILL leaves no time to tidy up."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*COMMAND, "mnist", "--smoke", "--set", "epochs=6", "--set", "networks=TverskyMNISTNet"]
+    whole = subprocess.run([*command, "--out", "whole"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen([*command, "--out", "killed"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").glob("checkpoint-[0-9]")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    again = subprocess.run([*command, "--out", "killed"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    results = [json.loads((tmp_path / folder / "result.json").read_text())["result"] for folder in ("whole", "killed")]
+    assert results[0] == results[1]
+    # The third time there is nothing left to do.
+    third = subprocess.run([*command, "--out", "killed"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "killed has ended already" in third.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, sevens, heads. Did you mean xor?"),
+        (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
+        (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
+        (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
+        (["xor", "--smoke", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
+        (["mnist", "--smoke", "--set", "epochs=0"], "epochs, batch and checkpoint_every must be 1 or more."),
+        (
+            ["ptb", "--smoke", "--set", "intersection=and"],
+            "intersection must be one of product, min, max, mean, gmean, softmin; got 'and'. Did you mean 'mean'?",
+        ),
+        (["ptb", "--smoke", "--set", "leak=7"], "leak must be a number from 0, none, to 1; got 7.0."),
+        (["ptb", "--smoke", "--set", "presence=2"], "presence must be a number from 0.5 to below 1; got 2.0."),
+        (["mnist", "--smoke", "--set", "weight_decay=-1"], "weight_decay must be 0 or more; got -1.0."),
+        (["mnist", "--smoke", "--set", "seed=-1"], "seed must be from 0 to 4294967295; got -1."),
+        (
+            ["mnist", "--smoke", "--set", "networks=MNISTNet,MNISTNet"],
+            "each of the networks may be named once; got MNISTNet, MNISTNet.",
+        ),
+        (
+            ["ptb", "--smoke", "--set", "heads=3"],
+            "length must be 2 or more, layers and heads 1 or more, and width a multiple of heads.",
+        ),
+        (["heads", "--smoke", "--set", "level=foo"], "level must be one of feature, set; got 'foo'."),
+        (
+            ["xor", "--smoke", "--set", "start=calibrated", "--set", "leak=5"],
+            "leak must be a number from 0, none, to 1; got 5.0.",
+        ),
+        (["xor", "--all", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
+        (["xor", "--smoke", "--set", "seed=1", "--seed", "2"], "seed is set twice; give one value."),
+        (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
+    ],
+)
+def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
+    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.strip() == sentence
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["mnist", "--set", "images=digits", "--set", "digits=5"], "images cannot start as digits: none of"),
+        (["mnist", "--set", "lr=1e30"], "a loss of epoch 1 is not finite; try a lower lr than 1e+30."),
+        (["ptb", "--set", "text=100", "--set", "length=30", "--set", "batch=2"], "test parts need 30 tokens or more"),
+        (["ptb", "--set", "text=65"], "65 tokens are too few for a batch of 4 × 16"),
+        (["ptb", "--set", "model=tversky-head", "--set", "lr=1e30", "--set", "epochs=1"], "try a lower lr than 1e+30"),
+        (["sevens", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
+        (["sevens", "--set", "validation=1"], "leaves none to train on, or no sevens with a stroke to choose by"),
+    ],
+)
+def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):
+    done = subprocess.run([*COMMAND, *arguments, "--smoke"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
+def test_other_recipes_have_smoke_runs_too(name, tmp_path):
+    experiment = import_module(f"similitude.reproduce.{name}")
+    for recipe in [recipe for recipe in experiment.RECIPES if recipe != "paper"]:
+        config = usual(experiment, recipe, smoke=True)
+        record = Record(tmp_path / recipe, name, config, "cpu")
+        assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
+
+
+def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
+    """Where it cannot be written is told before the run; what was not copied once is copied next time."""
+    few = ["mnist", "--set", "digits=100", "--set", "epochs=1", "--set", "batch=50", "--set", "networks=VisualMNISTNet"]
+    (tmp_path / "file").touch()
+    command = [*COMMAND, *few, "--out", "run", "--results"]
+    done = subprocess.run([*command, "file"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "cannot write to file: File exists; give another --results.\n"
+    assert not (tmp_path / "run").exists()
+    for folder in ("first", "second"):
+        done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        names = sorted(path.name for path in (tmp_path / folder).iterdir())
+        assert [name.rpartition("-")[2] for name in names] == ["seed0.images.npz", "seed0.json"]
+    assert "has ended already" in done.stdout
+
+
+def test_a_folder_is_of_one_process_at_a_time(tmp_path):
+    from similitude.reproduce import mnist
+
+    record = Record(tmp_path / "run", "mnist", mnist.SMOKE, "cpu")
+    command = [*COMMAND, "mnist", "--smoke", "--set", "networks=MNISTNet", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "another process is at work in run; wait for it, or give another --out.\n"
+    del record
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).returncode == 0
+
+
+def test_all_rows_run_by_one_command_and_one_that_cannot_does_not_stop_the_others(tmp_path):
+    command = [*COMMAND, "xor", "--all", "--smoke"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "xor-smoke-paper-seed0").touch()
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert first.returncode == 1
+    lines = first.stderr.splitlines()
+    assert lines[0].startswith("cannot write to runs/xor-smoke-paper-seed0: File exists")
+    assert lines[1:] == ["1 of 2 rows could not be run; the same command tries these again."]
+    assert (tmp_path / "runs" / "xor-smoke-paper-level_feature-seed0" / "result.json").exists()
+    (tmp_path / "runs" / "xor-smoke-paper-seed0").unlink()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "row 2 of 2: xor-smoke-paper-level_feature-seed0" in again.stdout
+    assert again.stdout.count("has ended already") == 1
+
+
+def test_each_row_has_a_smoke_run_that_needs_no_network(tmp_path):
+    for name in ("resnet", "ptb", "sevens"):
+        experiment = import_module(f"similitude.reproduce.{name}")
+        for row in rows(experiment, "paper", []):
+            config = of_recipe(experiment, "paper", row, smoke=True)
+            record = Record(tmp_path / label(experiment, "paper", config, smoke=True), name, config, "cpu")
+            assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
+
+
+def test_a_full_disk_ends_all_rows_with_one_sentence(tmp_path, monkeypatch):
+    xor = import_module("similitude.reproduce.xor")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("similitude.reproduce.record.torch.save", full)
+    with pytest.raises(WriteError, match="xor-smoke-paper-seed0: No space left on device; run the same command"):
+        cli.run_experiment("xor", xor, "paper", None, [], None, Path("results"), "cpu", True, True)
+    assert [path.name for path in Path("runs").iterdir()] == ["xor-smoke-paper-seed0"]
+    assert not list(tmp_path.rglob("*.half"))
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_a_result_that_cannot_be_copied_leaves_no_half(tmp_path, monkeypatch, kind):
+    mnist = import_module("similitude.reproduce.mnist")
+    few = ["digits=100", "epochs=1", "batch=50", "networks=VisualMNISTNet"]
+    arguments = ("mnist", mnist, "paper", None, few, tmp_path / "run", tmp_path / "results", "cpu", False, False)
+    cli.run_experiment(*arguments)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
+    write = Path.write_bytes
+
+    def full(path, content):
+        write(path, content[:10])
+        if kind in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(WriteError, match="the run is whole, run the same command to copy it"):
+        cli.run_experiment(*arguments)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()} == kept
