@@ -191,7 +191,7 @@ def find_experiment(name: str):
         near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]}?" if near else ""
         fail(f"no experiment named {name!r}; there are {', '.join(EXPERIMENTS)}.{hint}", code=2)
-    return importlib.import_module(f".experiments.{name}", __package__)
+    return importlib.import_module(f".reproduce.{name}", __package__)
 
 
 def run_experiment(name, experiment, recipe, seed, settings, out, results, device, smoke, every) -> None:
