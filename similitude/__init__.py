@@ -2,8 +2,9 @@
 
 from . import functional
 from .convert import convert
+from .initialize import init_from_data, init_from_linear
 from .nn import FeatureBank, TverskyProjection, TverskySimilarity
-from .recipes import init_from_data, init_from_linear, parameter_groups
+from .optim import parameter_groups
 
 __version__ = "0.1.0"
 __all__ = [

@@ -1,4 +1,4 @@
-"""Which features of a bank are used on data, removal of those that nobody has, and new ones."""
+"""FeatureBank, and its upkeep: which features are used on data, removal of those that no object has, and new ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,60 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
-from .initialize import fill_
-from .nn import FeatureBank, TverskyProjection, TverskySimilarity
+from .contrast import Contrast
+from .form import check_choice
+from .initialize import INITS, fill_
+from .ops.modes import wide
 
-Layer = TverskyProjection | TverskySimilarity
 Through = Callable[[Any], Any]
 
 # Measures that are in memory at once.
 AT_ONCE = 2**24
 SHOWN = 8
+
+
+class FeatureBank(nn.Module):
+    """Ω: K feature vectors of width D, learned; shared by all the layers that are given it.
+
+    Called on objects ``[..., D]`` it returns their measures x · f_k, ``[..., K]``; an object has the features whose
+    measure is positive.
+    """
+
+    def __init__(self, num_features: int, dim: int, *, init: str = "calibrated", device=None, dtype=None):
+        super().__init__()
+        checks.check_sizes(num_features=num_features, dim=dim)
+        self.init = check_choice("init", init, INITS)
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
+        self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        fill_(self.weight, self.init)
+
+    @property
+    def num_features(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.weight.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        checks.check_vectors("x", x)
+        checks.check_width("x", x, self.weight)
+        return nn.functional.linear(x, self.weight)
+
+    def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
+        """How often objects have each feature, and which are dead or duplicates; see bank.usage."""
+        return usage(self, objects, through, threshold)
+
+    def grow(self, new: int | Tensor, scale: float = 1.0) -> None:
+        """Adds features, for all layers that share the bank; see bank.grow."""
+        grow(self, new, scale)
+
+    def extra_repr(self) -> str:
+        return f"num_features={self.num_features}, dim={self.dim}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +168,7 @@ def prune(
     with the old one, which nobody uses any more.
     """
     layers = _layers(model)
-    if isinstance(model, Layer) and not model.owns_features and not alone:
+    if _is_layer(model) and not model.owns_features and not alone:
         raise ValueError(
             "this layer's bank was given to it, and other layers may need its features: prune the model that holds "
             "all of them, bank.prune(model, data), or say alone=True."
@@ -142,8 +187,8 @@ def prune(
         plan = plans.setdefault(_plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
         plan.users.append(layer)
         absent = counts[name].having == 0
-        theirs = _prototype_measures(layer).amax(0) > 0 if isinstance(layer, TverskyProjection) else ~absent
-        foldable = fold and isinstance(layer, TverskyProjection) and layer.model == "contrast"
+        theirs = _prototype_measures(layer).amax(0) > 0 if _is_projection(layer) else ~absent
+        foldable = fold and _is_projection(layer) and layer.model == "contrast"
         plan.unused &= absent if foldable else absent & ~theirs
         plan.prototypes_have |= theirs
     return [_carry_out(weight, plan) for weight, plan in plans.items()]
@@ -189,7 +234,7 @@ class _Counts:
         assert isinstance(objects, Tensor)
         weight = self.bank.weight
         checks.check_width("objects", objects, weight)
-        dtype = torch.promote_types(torch.promote_types(objects.dtype, weight.dtype), torch.float32)
+        dtype = wide(torch.promote_types(objects.dtype, weight.dtype))
         weight = weight.to(dtype)
         for rows in objects.reshape(-1, objects.shape[-1]).split(max(1, AT_ONCE // len(weight))):
             if not rows.isfinite().all():
@@ -205,7 +250,7 @@ class _Plan:
 
     def __init__(self, name: str):
         self.name = name
-        self.users: list[Layer] = []
+        self.users: list[Any] = []
         self.unused: Any = True
         self.prototypes_have: Any = False
 
@@ -216,7 +261,7 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
         kept, removed = removed[:1], removed[1:]
     folded = removed[plan.prototypes_have[removed]]
     for layer in plan.users:
-        if isinstance(layer, TverskyProjection):
+        if _is_projection(layer):
             _fold(layer, folded)
     new = nn.Parameter(weight[kept], requires_grad=weight.requires_grad)
     for layer in plan.users:
@@ -224,7 +269,7 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
     return Pruned(plan.name, kept.tolist(), removed.tolist(), folded.tolist())
 
 
-def _fold(layer: TverskyProjection, features: Tensor) -> None:
+def _fold(layer: Any, features: Tensor) -> None:
     """Puts −β times what prototypes have of the features into the bias."""
     had = _prototype_measures(layer)[:, features].relu().sum(-1, dtype=torch.float64)
     if not had.any():
@@ -234,13 +279,13 @@ def _fold(layer: TverskyProjection, features: Tensor) -> None:
     layer.bias.sub_((layer.beta.double() * had).to(layer.bias.dtype))
 
 
-def _prototype_measures(layer: TverskyProjection) -> Tensor:
+def _prototype_measures(layer: Any) -> Tensor:
     """What each prototype has of each feature, ``[P, K]``."""
-    wide = torch.promote_types(layer.prototypes.dtype, torch.float32)
-    prototypes = layer.prototypes.to(wide)
+    dtype = wide(layer.prototypes.dtype)
+    prototypes = layer.prototypes.to(dtype)
     if layer.normalize:
         prototypes = nn.functional.normalize(prototypes, dim=-1)
-    return prototypes @ layer.features.weight.to(wide).mT
+    return prototypes @ layer.features.weight.to(dtype).mT
 
 
 def _plain_weight(bank: FeatureBank) -> nn.Parameter:
@@ -250,8 +295,17 @@ def _plain_weight(bank: FeatureBank) -> nn.Parameter:
     return weight
 
 
-def _layers(model: nn.Module) -> dict[str, Layer]:
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, Layer)}
+def _is_layer(module: object) -> bool:
+    """Whether it is a TverskyProjection or a TverskySimilarity; these stand above this file."""
+    return isinstance(module, Contrast) and isinstance(getattr(module, "features", None), FeatureBank)
+
+
+def _is_projection(layer: object) -> bool:
+    return hasattr(layer, "prototypes")
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    layers = {name: m for name, m in model.named_modules() if _is_layer(m)}
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():
@@ -264,7 +318,7 @@ def _bank_name(model: nn.Module, bank: FeatureBank) -> str:
 
 
 @contextmanager
-def _observed(layers: Mapping[str, Layer], counts: Mapping[str, _Counts]) -> Iterator[None]:
+def _observed(layers: Mapping[str, Any], counts: Mapping[str, _Counts]) -> Iterator[None]:
     """Counts the objects of all calls of the layers, of each method that takes them."""
     wrapped = []
     try:
@@ -283,8 +337,8 @@ def _observed(layers: Mapping[str, Layer], counts: Mapping[str, _Counts]) -> Ite
                 layer.__dict__[method] = own
 
 
-def _counting(call: Callable, layer: Layer, counts: _Counts) -> Callable:
-    sides = ("x",) if isinstance(layer, TverskyProjection) else ("a", "b")
+def _counting(call: Callable, layer: Any, counts: _Counts) -> Callable:
+    sides = ("x",) if _is_projection(layer) else ("a", "b")
 
     @wraps(call)
     def counted(*args, **kwargs):
@@ -329,7 +383,7 @@ def _first(batch: object, bank: FeatureBank) -> Any:
 
 
 def _call(model: nn.Module, batch: object, through: Through | None, bank: FeatureBank) -> None:
-    if isinstance(model, TverskySimilarity):
+    if _is_layer(model) and not _is_projection(model):
         pair = (batch, batch) if isinstance(batch, Tensor) else batch
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise TypeError("a TverskySimilarity is pruned on tensors of objects, or on pairs (a, b) of them.")
@@ -341,7 +395,7 @@ def _call(model: nn.Module, batch: object, through: Through | None, bank: Featur
 
 
 def _duplicates(weight: Tensor, threshold: float) -> list[tuple[int, int, float]]:
-    unit = nn.functional.normalize(weight.to(torch.promote_types(weight.dtype, torch.float32)), dim=-1)
+    unit = nn.functional.normalize(weight.to(wide(weight.dtype)), dim=-1)
     found = []
     for start in range(0, len(unit), step := max(1, AT_ONCE // len(unit))):
         cosines = (unit[start : start + step] @ unit.mT).tril(start - 1)  # each with those before it

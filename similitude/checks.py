@@ -1,46 +1,12 @@
-"""What a caller may pass, and the one sentence for anything else: what was given, and what was expected."""
+"""Tensors and numbers that a caller may pass, and one sentence for anything else: what was given, what was expected."""
 
-import difflib
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .ops.cross_entropy import eager
-
-INTERSECTIONS = ("product", "min", "max", "mean", "gmean", "softmin")
-DIFFERENCES = ("ignorematch", "subtractmatch")
-LEVELS = ("feature", "set")
-MODELS = ("contrast", "ratio")
-BACKENDS = ("auto", "reference", "torch", "triton")
-
-# The paper's spelling.
-SPELLINGS = {"substractmatch": "subtractmatch"}
-
-
-def check_options(intersection: str, difference: str, level: str, model: str) -> tuple[str, str, str, str]:
-    """The four options as ops/ spells them, or one error that names the choices and the nearest."""
-    return (
-        check_choice("intersection", intersection, INTERSECTIONS),
-        check_choice("difference", SPELLINGS.get(str(difference), difference), DIFFERENCES),
-        check_choice("level", level, LEVELS),
-        check_choice("model", model, MODELS),
-    )
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
-    if isinstance(value, str) and value in choices:
-        return value
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.{hint}")
-
-
-def check_flag(name: str, value: bool) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"{name} must be True or False; got {value!r}.")
+from .form import check_choice as check_choice
+from .ops.modes import HAS_TRITON, autocasts, eager, rounded
 
 
 def check_scalar(name: str, value: object) -> None:
@@ -55,6 +21,12 @@ def check_scalar(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a finite number; got {value!r}.")
 
 
+def check_sizes(**sizes: object) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be a whole number of 1 or more; got {size!r}.")
+
+
 def check_share(name: str, value: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise ValueError(f"{name} must be a number above 0, up to 1; got {value!r}.")
@@ -67,24 +39,6 @@ def check_presence(value: object) -> float:
     return float(value)
 
 
-def check_leak(leak: object, intersection: str, difference: str, level: str, model: str) -> float:
-    """The leak, or one error: options for which a lacked feature has no gradient of its own to take a part of."""
-    if not isinstance(leak, int | float) or isinstance(leak, bool) or not 0 <= leak <= 1:
-        raise ValueError(f"leak must be a number from 0, none, to 1; got {leak!r}.")
-    if not leak:
-        return 0.0
-    plain = intersection in ("product", "mean") and difference == "ignorematch"
-    if level == "set" and not plain:
-        raise ValueError(f"leak={leak} needs level='feature'; at set level features have no share of their own in S.")
-    if model != "contrast":
-        raise ValueError(f"leak={leak} is for model='contrast'; got model={model!r}.")
-    if intersection == "gmean":
-        raise ValueError(
-            f"leak={leak} does not go with intersection='gmean', which is infinitely steep at 0; try 'product'."
-        )
-    return float(leak)
-
-
 def check_vectors(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")
@@ -92,6 +46,35 @@ def check_vectors(name: str, value: object) -> None:
         raise TypeError(f"{name} must have a floating dtype; got {short(value.dtype)}: convert it with {name}.float().")
     if value.dim() == 0:
         raise ValueError(f"{name} must have at least one axis, [..., D]; got a tensor with no axes.")
+
+
+def check_alike(**tensors: Tensor) -> torch.dtype:
+    """The dtype that the tensors are compared in, autocast's where it is on; it must be one, as the device must."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.dim():
+            check_vectors(name, tensor)
+    first, *others = tensors.values()
+    casts, device = autocasts(first), first.device
+    dtype = rounded(first) if casts else first.dtype
+    for other in others:
+        if other.device != device or (rounded(other) if casts else other.dtype) is not dtype:
+            given = ", ".join(f"{n} is {short(rounded(t))} on {t.device}" for n, t in tensors.items())
+            raise ValueError(f"{', '.join(tensors)} must have one dtype and one device; {given}.")
+    return dtype
+
+
+def check_triton(prototypes: Tensor) -> None:
+    """The backend named by hand runs, or says why it cannot."""
+    if not HAS_TRITON:
+        raise RuntimeError("backend='triton' needs the package triton, which does not import here; use backend='auto'.")
+    if not prototypes.is_cuda:
+        raise RuntimeError(
+            f"backend='triton' needs tensors on a CUDA device; got {prototypes.device}; use backend='auto'."
+        )
+    if prototypes.dtype == torch.float64:
+        raise RuntimeError("backend='triton' has no float64; use backend='torch'.")
+    if prototypes.dim() != 2:
+        raise RuntimeError("backend='triton' takes no batched prototypes; use backend='torch'.")
 
 
 def short(dtype: torch.dtype) -> str:
@@ -106,6 +89,30 @@ def check_width(name: str, objects: Tensor, features: Tensor) -> None:
             f"{name} and features must have the same width D; got {name} {list(objects.shape)} "
             f"and features {list(features.shape)}."
         )
+
+
+def check_all_pairs(x: Tensor, prototypes: Tensor, features: Tensor) -> None:
+    """Shapes of inputs ``[..., D]`` and prototypes ``[P, D]``, or ``[..., N, D]`` and ``[..., P, D]``."""
+    D = x.shape[-1]
+    if features.dim() != 2 or features.shape[1] != D or prototypes.shape[-1] != D:
+        check_width("x", x, features)
+        check_width("prototypes", prototypes, features)
+    if prototypes.dim() == 2:
+        return
+    if prototypes.dim() == 1:
+        raise ValueError(
+            f"prototypes must be [P, D] or [..., P, D]; got shape {list(prototypes.shape)}: "
+            "for one prototype use prototypes[None]."
+        )
+    given = f"got x {list(x.shape)} and prototypes {list(prototypes.shape)}."
+    if x.dim() < 2:
+        raise ValueError(f"x must be [..., N, D] when prototypes are batched; {given}")
+    try:
+        torch.broadcast_shapes(x.shape[:-2], prototypes.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"x [..., N, D] and prototypes [..., P, D] must broadcast in all axes but the last two; {given}"
+        ) from None
 
 
 def check_targets(x: Tensor, target: object, prototypes: Tensor, ignore_index: int) -> None:

@@ -1,8 +1,8 @@
-"""α, β, θ of a layer: how they are learned, read, set and loaded.
+"""α, β, θ of a layer, and the form of its comparison: how they are learned, read, set and loaded.
 
-With ``parametrization="gain"`` a constant is a learned gain times a fixed unit, the size that it has by nature at the
-start: an optimiser's step of 0.001 is then a thousandth of it, and not a thousand times it. "log" learns the logarithm
-of the gain, so that no constant becomes negative. "plain" learns the constants themselves, as the paper does.
+With ``parametrization="gain"`` a constant is a learned gain times a fixed unit, its natural size at the start: an
+optimiser's step of 0.001 then changes it by a thousandth. "log" learns the logarithm of the gain, so that no constant
+becomes negative. "plain" learns the constants themselves, as the paper does.
 """
 
 from __future__ import annotations
@@ -14,28 +14,49 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
+from .form import Form, check_choice
 
 CONSTANTS = ("alpha", "beta", "theta")
-PARAMETRIZATIONS = ("gain", "log", "plain")
+UNITS = ("alpha_unit", "beta_unit", "theta_unit")
+PARAMETRIZATIONS = {
+    "gain": ("alpha_gain", "beta_gain", "theta_gain"),
+    "log": ("alpha_log", "beta_log", "theta_log"),
+    "plain": CONSTANTS,
+}
+
+
+def _constant(i: int) -> Any:
+    def read(self: Contrast) -> Tensor:
+        return self.contrast()[i]
+
+    return property(read, doc=f"{CONSTANTS[i]}; assign a number to change it.")
+
+
+def _option(name: str) -> Any:
+    def read(self: Contrast):
+        return getattr(self.form, name)
+
+    def write(self: Contrast, value) -> None:
+        self.form = self.form.but(**{name: value})
+
+    return property(read, write, doc=f"{name} of the layer's form.")
 
 
 class Contrast(nn.Module):
-    """A module whose ``alpha``, ``beta`` and ``theta`` are what its similarities are made with.
+    """A module whose ``alpha``, ``beta`` and ``theta`` weigh the parts of its similarities, in the form it has.
 
-    They have one element and one axis, since FSDP2 shards no parameter without axes. ``layer.alpha = 0.3`` sets one;
-    changed in place they are not, but where they are learned plainly: they are made anew whenever they are read.
+    They have one element and one axis, since FSDP2 shards no parameter without axes. Assign to change one
+    (``layer.alpha = 0.3``); do not modify it in place, since but for "plain" each read makes a new tensor.
     """
 
-    alpha: Tensor
-    beta: Tensor
-    theta: Tensor
-    model: str
+    form: Form
     parametrization: str
 
-    def register_constants(
-        self, values: Sequence[float], learnable: bool | Collection[str], parametrization: str, device, dtype
-    ) -> None:
-        """What is learned as parameters, or buffers where it is not to train, and units as buffers."""
+    alpha, beta, theta = (_constant(i) for i in range(3))
+    intersection, difference, level, model, normalize, backend, leak = (_option(name) for name in Form._fields)
+
+    def register_constants(self, learnable: bool | Collection[str], parametrization: str, device, dtype) -> None:
+        """Makes parameters of what is learned, buffers of what is fixed, and units as buffers; none has a value yet."""
         if isinstance(learnable, bool):
             names = CONSTANTS if learnable else ()
         elif isinstance(learnable, Collection):
@@ -43,88 +64,104 @@ class Contrast(nn.Module):
         else:
             raise ValueError(f"learnable must be True, False or names of {', '.join(CONSTANTS)}; got {learnable!r}.")
         for name in names:
-            checks.check_choice("learnable", name, CONSTANTS)
-        if self.model == "ratio":
+            check_choice("learnable", name, CONSTANTS)
+        if self.form.model == "ratio":
             # The ratio model has no θ: it would never get a gradient.
             names = tuple(name for name in names if name != "theta")
-        self.parametrization = checks.check_choice("parametrization", parametrization, PARAMETRIZATIONS)
-        for name in CONSTANTS:
-            raw = torch.empty(1, device=device, dtype=dtype)
-            register: Any = self.register_parameter if name in names else self.register_buffer
-            register(self._raw(name), nn.Parameter(raw) if name in names else raw)
-            if self.parametrization != "plain":
-                self.register_buffer(f"{name}_unit", torch.ones(1, device=device, dtype=dtype))
-        self.set_constants(values)
+        self.parametrization = check_choice("parametrization", parametrization, tuple(PARAMETRIZATIONS))
+        for name, raw, unit in zip(CONSTANTS, PARAMETRIZATIONS[parametrization], UNITS, strict=True):
+            self._hold(raw, torch.empty(1, device=device, dtype=dtype), name in names)
+            if parametrization != "plain":
+                self._buffers[unit] = torch.ones(1, device=device, dtype=dtype)
 
     def take_constants(self, other: Contrast) -> None:
-        """The other's constants, which are then shared with it."""
-        self.model, self.parametrization = other.model, other.parametrization
-        for name, tensor in zip(CONSTANTS, other.learned(), strict=True):
-            register: Any = self.register_parameter if isinstance(tensor, nn.Parameter) else self.register_buffer
-            register(self._raw(name), tensor)
+        """Shares the other's constants from now on, and takes its form."""
+        self.form, self.parametrization = other.form, other.parametrization
+        for raw, unit, tensor in zip(PARAMETRIZATIONS[self.parametrization], UNITS, other.learned(), strict=True):
+            self._hold(raw, tensor, isinstance(tensor, nn.Parameter))
             if self.parametrization != "plain":
-                self.register_buffer(f"{name}_unit", getattr(other, f"{name}_unit"))
+                self._buffers[unit] = getattr(other, unit)
+
+    def _hold(self, raw: str, tensor: Tensor, learned: bool) -> None:
+        # Not register_parameter, which takes the property of a plain constant for another attribute.
+        if learned:
+            self._parameters[raw] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
+        else:
+            self._buffers[raw] = tensor
 
     @torch.no_grad()
     def set_constants(self, values: Sequence[float], units: Sequence[float] | None = None) -> None:
-        """α, β, θ, and the units in which gains are learned from now on: by default what is set, or 1 for 0."""
-        for i, (name, value) in enumerate(zip(CONSTANTS, values, strict=True)):
-            checks.check_scalar(name, value)
+        """Sets α, β, θ, and the units in which gains are learned from now on: by default the values, or 1 for 0."""
+        if units is None:
+            units = [abs(float(value)) or 1.0 for value in values]
+        for i, raw in enumerate(self.learned()):
             if self.parametrization != "plain":
-                unit = abs(float(value)) or 1.0
-                getattr(self, f"{name}_unit").fill_(unit if units is None else units[i])
-            self._set(name, float(value))
+                getattr(self, UNITS[i]).fill_(units[i])
+            self._set(i, raw, float(values[i]))
+
+    def contrast(self) -> tuple[Tensor, Tensor, Tensor]:
+        """α, β, θ; a forward reads them once."""
+        if self.parametrization == "plain":
+            return self.learned()
+        a, b, t = self.learned()
+        if self.parametrization == "log":
+            a, b, t = a.exp(), b.exp(), t.exp()
+        return self.alpha_unit * a, self.beta_unit * b, self.theta_unit * t  # pyright: ignore[reportReturnType]
 
     def constants(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in CONSTANTS}
+        return dict(zip(CONSTANTS, self.contrast(), strict=True))
 
     def learned(self) -> tuple[Tensor, Tensor, Tensor]:
         """What is learned behind α, β, θ: themselves, gains, or logarithms of gains."""
-        return tuple(getattr(self, self._raw(name)) for name in CONSTANTS)  # pyright: ignore[reportReturnType]
+        if self.parametrization == "gain":
+            return self.alpha_gain, self.beta_gain, self.theta_gain  # pyright: ignore[reportReturnType]
+        if self.parametrization == "log":
+            return self.alpha_log, self.beta_log, self.theta_log  # pyright: ignore[reportReturnType]
+        return self._plain("alpha"), self._plain("beta"), self._plain("theta")
 
-    def _raw(self, name: str) -> str:
-        return name if self.parametrization == "plain" else f"{name}_{self.parametrization}"
+    def _plain(self, name: str) -> Tensor:
+        """A constant that is learned itself, behind the property of its name."""
+        for tensors in (self._parameters, self._buffers, self.__dict__):
+            if name in tensors:
+                return tensors[name]  # pyright: ignore[reportReturnType]
+        raise AttributeError(f"{type(self).__name__} has no {name} yet.")
 
     @torch.no_grad()
-    def _set(self, name: str, value: float) -> None:
+    def _set(self, i: int, raw: Tensor, value: float) -> None:
         if self.parametrization == "log" and not value > 0:
-            raise ValueError(f"{name} must be more than 0 where its logarithm is learned; got {value}.")
-        raw: Tensor = getattr(self, self._raw(name))
+            raise ValueError(f"{CONSTANTS[i]} must be more than 0 where its logarithm is learned; got {value}.")
         if self.parametrization == "plain":
             raw.fill_(value)
         else:
-            gain = value / getattr(self, f"{name}_unit")
+            gain = value / getattr(self, UNITS[i])
             raw.copy_(gain.log() if self.parametrization == "log" else gain)
 
-    def __getattr__(self, name: str):
-        # Reached for what is no plain attribute, parameter or buffer.
-        if name in CONSTANTS and self.__dict__.get("parametrization", "plain") != "plain":
-            raw: Any = super().__getattr__(self._raw(name))
-            unit: Any = super().__getattr__(f"{name}_unit")
-            return unit * (raw.exp() if self.parametrization == "log" else raw)
-        return super().__getattr__(name)
-
     def __setattr__(self, name: str, value) -> None:
-        if name in CONSTANTS and "parametrization" in self.__dict__ and not isinstance(value, nn.Parameter):
-            checks.check_scalar(name, value)  # pyright: ignore[reportArgumentType]
-            self._set(name, value.item() if isinstance(value, Tensor) else float(value))  # pyright: ignore
+        if name in CONSTANTS and not isinstance(value, nn.Parameter):
+            checks.check_scalar(name, value)
+            i = CONSTANTS.index(name)
+            self._set(i, self.learned()[i], value.item() if isinstance(value, Tensor) else float(value))
         else:
             super().__setattr__(name, value)
+
+    def __setstate__(self, state: dict) -> None:
+        # Modules pickled by version 0.1.0 have the options as attributes.
+        options = {name: state.pop(name) for name in Form._fields if name in state}
+        super().__setstate__({"form": Form.of(**options), **state} if options else state)
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         """Takes constants that were saved with any parametrisation."""
         if "parametrization" in self.__dict__:
-            for name in CONSTANTS:
-                self._translate(name, state_dict, prefix)
+            for i in range(3):
+                self._translate(i, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _translate(self, name: str, state: dict[str, Tensor], prefix: str) -> None:
-        mine, unit = prefix + self._raw(name), f"{prefix}{name}_unit"
-        forms = {"plain": prefix + name, "gain": f"{prefix}{name}_gain", "log": f"{prefix}{name}_log"}
-        found = next((form for form, key in forms.items() if key in state), None)
-        if found is None or forms[found] == mine:
+    def _translate(self, i: int, state: dict[str, Tensor], prefix: str) -> None:
+        mine, unit = prefix + PARAMETRIZATIONS[self.parametrization][i], prefix + UNITS[i]
+        found = next((how for how, names in PARAMETRIZATIONS.items() if prefix + names[i] in state), None)
+        if found is None or found == self.parametrization:
             return
-        value = state.pop(forms[found])
+        value = state.pop(prefix + PARAMETRIZATIONS[found][i])
         if found != "plain":
             value = (value.exp() if found == "log" else value) * state.pop(unit)
         if self.parametrization == "plain":

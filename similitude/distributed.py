@@ -16,10 +16,9 @@ from torch.distributed.tensor.placement_types import Placement
 
 from . import functional as F
 from .checks import check_choice, check_loss, check_targets
-from .contrast import CONSTANTS
-from .nn import OPTIONS, FeatureBank, TverskyProjection
+from .nn import FeatureBank, TverskyProjection
 from .ops.cross_entropy import REDUCTIONS
-from .precision import autocasts, wide
+from .ops.modes import autocasts, wide
 
 
 class PrototypeParallel(ParallelStyle):
@@ -145,10 +144,10 @@ class ShardedProjection(TverskyProjection):
 
     def _own_similarities(self, x: Tensor) -> Tensor:
         """Similarities to this process's prototypes, ``[..., own share of P]``."""
-        constants = {name: _everywhere(getattr(self, name), self.mesh) for name in CONSTANTS}
-        options = {name: getattr(self, name) for name in OPTIONS}
-        features = _everywhere(self.features.weight, self.mesh)
-        own = F.tversky_projection(_everywhere(x, self.mesh), _own(self.prototypes), features, **constants, **options)
+        x, features, *constants = (
+            _everywhere(tensor, self.mesh) for tensor in (x, self.features.weight, *self.contrast())
+        )
+        own = F.tversky_projection(x, _own(self.prototypes), features, *constants, *self.form)
         return own if self.bias is None else own + _own(self.bias).to(own.dtype)
 
     def _first_row(self) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .checks import check_choice, check_options
 from .explain import Explanation
+from .form import Form, check_choice
 from .nn import TverskyProjection
 
 try:
@@ -244,7 +244,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return _array(self.layer_.bias)
 
     def _check_settings(self) -> None:
-        check_options(self.intersection, self.difference, self.level, self.model)
+        Form.of(self.intersection, self.difference, self.level, self.model)
         # Fails here, with torch's words, where there is no such device.
         torch.empty(0, device=self.device)
         for name in ("num_features", "batch_size", "n_iter_no_change", "max_iter"):

@@ -5,32 +5,22 @@ What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Obje
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .checks import (
-    BACKENDS,
-    DIFFERENCES,
-    INTERSECTIONS,
-    MODELS,
-    check_choice,
-    check_leak,
-    check_loss,
-    check_options,
-    check_scalar,
-    check_targets,
-    check_width,
-)
-from .checks import LEVELS as LEVELS
-from .ops import cross_entropy, pairwise, reference
+from .checks import check_alike, check_all_pairs, check_loss, check_scalar, check_targets, check_triton, check_width
+from .form import BACKENDS as BACKENDS
+from .form import DIFFERENCES as DIFFERENCES
+from .form import INTERSECTIONS as INTERSECTIONS
+from .form import LEVELS as LEVELS
+from .form import MODELS as MODELS
+from .form import Form, check_choice
+from .ops import pairwise, reference, vectors
+from .ops.cross_entropy import REDUCTIONS
 from .ops.leak import leaking
-from .ops.separable import Sides, prepared_product_ignorematch
-from .ops.separable import prepare as prepare_sides
-from .precision import aligned, aligned_size, autocasts, exact, fits_whole, wide
-
-Scalar = Tensor | float
+from .ops.modes import autocasts, wide, without_autocast
+from .ops.reference import Scalar
 
 
 def tversky_similarity(
@@ -62,25 +52,24 @@ def tversky_similarity(
         b_only = (B * ((B > 0) & (A <= 0))).sum(-1)                  # f(B−A)
         theta * common - alpha * a_only - beta * b_only
     """
-    options = check_options(intersection, difference, level, model)
-    check_choice("backend", backend, BACKENDS)
-    leak = check_leak(leak, *options)
+    form = Form.of(intersection, difference, level, model, normalize, backend, leak)
     if backend == "triton":
         raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
-    with exact(a=a, b=b, features=features) as (inputs, dtype):
-        A, B = _paired_measures(*inputs, normalize=normalize)
-        scalars = _scalars(A, alpha, beta, theta)
-        leaks = (*scalars, *options[:2], leak)
+    dtype = check_alike(a=a, b=b, features=features)
+    with without_autocast(a.device.type):
+        A, B = _paired_measures(a, b, features, normalize, dtype)
+        constants = scalars(A, alpha, beta, theta)
+        leaks = (*constants, form.intersection, form.difference, form.leak)
 
         def law(A: Tensor, B: Tensor) -> Tensor:
-            S = reference.similarity(A, B, *scalars, *options)
+            S = reference.similarity(A, B, *constants, *form[:4])
             if not leak:
                 return S
             A, B = (t.expand(*S.shape, -1).unsqueeze(-2) for t in (A, B))
             return leaking(S[..., None, None], A, B, *leaks)[..., 0, 0]
 
         def fast(A: Tensor, B: Tensor) -> Tensor:
-            S = pairwise.similarity(A, B, *scalars, *options)
+            S = pairwise.similarity(A, B, *constants, form)
             return leaking(S, A, B, *leaks) if leak else S
 
         return (law(A, B) if backend == "reference" else _broadcast(A, B, law, fast)).to(dtype)
@@ -108,97 +97,14 @@ def tversky_projection(
 
     Equivalent to: ``tversky_similarity(x[..., None, :], prototypes, features, ...)``, without its N×P×K tensor.
     """
-    options = check_options(intersection, difference, level, model)
-    check_choice("backend", backend, BACKENDS)
-    leak = check_leak(leak, *options)
-    whole = fused(options) and not normalize and backend in ("auto", "triton") and fits_whole(x, prototypes, features)
-    with exact(x=x, prototypes=prototypes, features=features, backend=backend, rounded=not whole) as (inputs, dtype):
-        if whole:
-            out = _whole(inputs, (alpha, beta, theta), dtype)
-        else:
-            A, B = _all_pairs_measures(*aligned(*inputs), normalize=normalize)
-            scalars = _scalars(A, alpha, beta, theta)
-            if backend == "reference":
-                out = reference.pairwise(A, B, *scalars, *options)
-            else:
-                out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
-        out = out[..., : prototypes.shape[-2]]
-        if leak and torch.is_grad_enabled():
-            A, B = _all_pairs_measures(*inputs, normalize=normalize)
-            out = leaking(out, A, B, *_scalars(A, alpha, beta, theta), *options[:2], leak)
-        out = out.to(dtype)
+    form = Form.of(intersection, difference, level, model, normalize, backend, leak)
+    dtype = check_alike(x=x, prototypes=prototypes, features=features)
+    check_all_pairs(x, prototypes, features)
+    if backend == "triton":
+        check_triton(prototypes)
+    with without_autocast(x.device.type):
+        out = vectors.project(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
-
-
-class Prepared(NamedTuple):
-    """The prototypes' side of a projection, for inference: what does not depend on the input."""
-
-    measures: Tensor  # [P, K], aligned
-    sides: Sides | None  # for product + ignorematch in 32 bits or more
-    features: Tensor  # [K, D], aligned
-    num_prototypes: int
-
-
-@torch.no_grad()
-def prepare(
-    prototypes: Tensor,
-    features: Tensor,
-    alpha: Scalar,
-    beta: Scalar,
-    theta: Scalar,
-    intersection: str,
-    difference: str,
-    level: str,
-    model: str,
-    normalize: bool,
-    backend: str,
-    leak: float = 0.0,
-) -> Prepared:
-    """What tversky_projection makes of prototypes ``[P, D]`` and features, to be used again by project_prepared.
-
-    It is for inference, to which a leak is nothing.
-    """
-    options = check_options(intersection, difference, level, model)
-    with exact(prototypes=prototypes, features=features, backend=backend) as ((prototypes, features), _):
-        P = prototypes.shape[0]
-        _, prototypes, features = aligned(prototypes, prototypes, features)
-        B = _measures(prototypes, features, normalize)
-        sides = None
-        if fused(options) and B.dtype == wide(B.dtype):
-            sides = prepare_sides(B, *_scalars(B, alpha, beta, theta)[::2])
-    return Prepared(B, sides, features, P)
-
-
-@torch.no_grad()
-def project_prepared(
-    x: Tensor,
-    prepared: Prepared,
-    alpha: Scalar,
-    beta: Scalar,
-    theta: Scalar,
-    intersection: str,
-    difference: str,
-    level: str,
-    model: str,
-    normalize: bool,
-    backend: str,
-    leak: float = 0.0,
-) -> Tensor:
-    """``tversky_projection`` on prototypes that were prepared with the same arguments: ``[..., D]`` -> ``[..., P]``."""
-    options = check_options(intersection, difference, level, model)
-    B, sides, features, P = prepared
-    with exact(x=x, backend=backend) as ((wide,), dtype):
-        check_width("x", wide, features)
-        A = _measures(wide, features, normalize)
-        A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
-        scalars = _scalars(A, alpha, beta, theta)
-        if backend == "reference":
-            out = reference.pairwise(A, B, *scalars, *options)
-        elif sides is not None:
-            out = prepared_product_ignorematch(A, sides, scalars[1])
-        else:
-            out = pairwise.similarity(A, B, *scalars, *options, kernels=backend != "torch")
-    return out[:, :P].to(dtype).reshape(*x.shape[:-1], P)
 
 
 def tversky_cross_entropy(
@@ -235,27 +141,17 @@ def tversky_cross_entropy(
         logits = tversky_projection(x, prototypes, features, ...).flatten(0, -2) + bias          # [N, P]
         F.cross_entropy(logits, target.flatten(), ...) + z_loss * logits.logsumexp(-1).square().mean()
     """
-    options = check_options(intersection, difference, level, model)
-    check_choice("backend", backend, BACKENDS)
-    check_choice("reduction", reduction, cross_entropy.REDUCTIONS)
-    leak = check_leak(leak, *options)
-    with exact(x=x, prototypes=prototypes, features=features, backend=backend) as (inputs, dtype):
-        check_targets(x, target, prototypes, ignore_index)
-        check_loss(bias, prototypes, label_smoothing, z_loss)
-        A, B = _all_pairs_measures(*(inputs if leak else aligned(*inputs)), normalize=normalize)
-        if not leak:
-            # Only positive measures count, and the others are not kept.
-            A, B = A.relu(), B.relu()
-        scalars = _scalars(A, alpha, beta, theta)
-        how = cross_entropy.Loss(float(label_smoothing), float(z_loss), kernels=backend != "torch")
-        rest = (bias, target.flatten(), ignore_index, reduction, how)
-        if backend == "reference" or leak:
-            law = reference.pairwise if backend == "reference" else pairwise.similarity
-            S = law(A, B, *scalars, *options)
-            S = leaking(S, A, B, *scalars, *options[:2], leak) if leak else S
-            out = cross_entropy.plain(S, *rest)
-        else:
-            out = cross_entropy.cross_entropy(A, B, *scalars, options, *rest, P=prototypes.shape[0])
+    form = Form.of(intersection, difference, level, model, normalize, backend, leak)
+    check_choice("reduction", reduction, REDUCTIONS)
+    dtype = check_alike(x=x, prototypes=prototypes, features=features)
+    check_all_pairs(x, prototypes, features)
+    check_targets(x, target, prototypes, ignore_index)
+    check_loss(bias, prototypes, label_smoothing, z_loss)
+    if backend == "triton":
+        check_triton(prototypes)
+    how = (bias, target.flatten(), ignore_index, reduction, float(label_smoothing), float(z_loss))
+    with without_autocast(x.device.type):
+        out = vectors.loss(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, *how)
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
     out = out.to(wide(dtype) if autocasts(x) else dtype)
     return out.reshape(target.shape) if reduction == "none" else out
@@ -266,8 +162,10 @@ def salience(objects: Tensor, features: Tensor) -> Tensor:
 
     Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
     """
-    with exact(objects=objects, features=features) as ((objects, features), dtype):
-        check_width("objects", objects, features)
+    dtype = check_alike(objects=objects, features=features)
+    check_width("objects", objects, features)
+    with without_autocast(objects.device.type):
+        objects, features = vectors.widened(dtype, objects, features)
         return reference.salience(objects @ features.mT).to(dtype)
 
 
@@ -280,12 +178,10 @@ def common(
     normalize: bool = False,
 ) -> Tensor:
     """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast."""
-    intersection, _, level, _ = check_options(intersection, DIFFERENCES[0], level, MODELS[0])
-    with exact(a=a, b=b, features=features) as (inputs, dtype):
-        A, B = _paired_measures(*inputs, normalize=normalize)
-        law = lambda A, B: reference.common(A, B, intersection, level)  # noqa: E731
-        fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), intersection, level)  # noqa: E731
-        return _broadcast(A, B, law, fast).to(dtype)
+    form = Form.of(intersection, level=level, normalize=normalize)
+    law = lambda A, B: reference.common(A, B, form.intersection, form.level)  # noqa: E731
+    fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), form.intersection, form.level)  # noqa: E731
+    return _part(form, a, b, features, law, fast)
 
 
 def distinctive(
@@ -300,52 +196,36 @@ def distinctive(
 
     f(B−A) is ``distinctive(b, a, features)``.
     """
-    _, difference, level, _ = check_options(INTERSECTIONS[0], difference, level, MODELS[0])
-    with exact(a=a, b=b, features=features) as (inputs, dtype):
-        A, B = _paired_measures(*inputs, normalize=normalize)
-        law = lambda A, B: reference.distinctive(A, B, difference, level)  # noqa: E731
-        fast = lambda A, B: pairwise.distinctive(pairwise.Pairs(A, B), difference, level)[0]  # noqa: E731
+    form = Form.of(difference=difference, level=level, normalize=normalize)
+    law = lambda A, B: reference.distinctive(A, B, form.difference, form.level)  # noqa: E731
+    fast = lambda A, B: pairwise.distinctive(pairwise.Pairs(A, B), form.difference, form.level)[0]  # noqa: E731
+    return _part(form, a, b, features, law, fast)
+
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+def _part(form: Form, a: Tensor, b: Tensor, features: Tensor, law: Measure, fast: Measure) -> Tensor:
+    """A part of S(a, b) of pairs that broadcast, from their measures."""
+    dtype = check_alike(a=a, b=b, features=features)
+    with without_autocast(a.device.type):
+        A, B = _paired_measures(a, b, features, form.normalize, dtype)
         return _broadcast(A, B, law, fast).to(dtype)
 
 
-def _scalars(like: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-    check_scalar("alpha", alpha)
-    check_scalar("beta", beta)
-    check_scalar("theta", theta)
-    return _scalar(like, alpha), _scalar(like, beta), _scalar(like, theta)
+def scalars(like: Tensor, *values: Scalar) -> tuple[Scalar, ...]:
+    """α, β, θ checked, as numbers or tensors without axes in the dtype that sums are made in."""
+    dtype, device, out = wide(like.dtype), like.device, []
+    for name, value in zip(("alpha", "beta", "theta"), values, strict=True):
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
+            check_scalar(name, value)
+        out.append(value.reshape(()).to(device, dtype) if isinstance(value, Tensor) else float(value))
+    return tuple(out)
 
 
-def _scalar(like: Tensor, value: Scalar) -> Scalar:
-    dtype = wide(like.dtype)
-    return value.reshape(()).to(device=like.device, dtype=dtype) if isinstance(value, Tensor) else float(value)
-
-
-def _measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
-    """x · f_k of every object and feature: ``[..., D]``, ``[K, D]`` -> ``[..., K]``."""
-    if normalize:
-        objects = torch.nn.functional.normalize(objects, dim=-1)
-    return objects @ features.mT
-
-
-def fused(options: tuple[str, ...]) -> bool:
-    """Whether the options are the usual ones, for which there are functions with fewer products."""
-    return (options[0], options[1], options[3]) == ("product", "ignorematch", "contrast")
-
-
-def _whole(inputs: list[Tensor], scalars: tuple[Scalar, Scalar, Scalar], dtype: torch.dtype) -> Tensor:
-    """S of all pairs by the kernels that make measures as well, ``[N, P]`` and more columns where that is faster."""
-    from .ops.triton import separable as triton_separable
-
-    x, prototypes, features = inputs
-    check_width("x", x, features)
-    check_width("prototypes", prototypes, features)
-    flat = x.reshape(-1, x.shape[-1])
-    alpha, beta, theta = pairwise.tensors(_scalars(x, *scalars), x)
-    size = aligned_size(flat.shape[0], prototypes.shape[0], features.shape[0])
-    return triton_separable.projection(flat, prototypes, features, alpha, beta, theta, dtype, size)
-
-
-def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
+def _paired_measures(
+    a: Tensor, b: Tensor, features: Tensor, normalize: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     check_width("a", a, features)
     check_width("b", b, features)
     try:
@@ -355,37 +235,8 @@ def _paired_measures(a: Tensor, b: Tensor, features: Tensor, normalize: bool) ->
             f"a and b must broadcast in all axes but the last; got a {list(a.shape)} and b {list(b.shape)}. "
             "For all pairs use tversky_projection or TverskySimilarity.pairwise."
         ) from None
-    return _measures(a, features, normalize), _measures(b, features, normalize)
-
-
-def _all_pairs_measures(x: Tensor, prototypes: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
-    """Measures with equal leading axes, ``[..., N, K]`` and ``[..., P, K]``."""
-    check_width("x", x, features)
-    check_width("prototypes", prototypes, features)
-    if prototypes.dim() == 1:
-        raise ValueError(
-            f"prototypes must be [P, D] or [..., P, D]; got shape {list(prototypes.shape)}: "
-            "for one prototype use prototypes[None]."
-        )
-    A, B = _measures(x, features, normalize), _measures(prototypes, features, normalize)
-    if B.dim() == 2:
-        return A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0), B
-    if A.dim() < 2:
-        raise ValueError(
-            f"x must be [..., N, D] when prototypes are batched; got x {list(x.shape)} "
-            f"and prototypes {list(prototypes.shape)}."
-        )
-    try:
-        lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            "x [..., N, D] and prototypes [..., P, D] must broadcast in all axes but the last two; "
-            f"got x {list(x.shape)} and prototypes {list(prototypes.shape)}."
-        ) from None
-    return A.expand(*lead, *A.shape[-2:]), B.expand(*lead, *B.shape[-2:])
-
-
-Measure = Callable[[Tensor, Tensor], Tensor]
+    a, b, features = vectors.widened(dtype, a, b, features)
+    return vectors.measures(a, features, normalize), vectors.measures(b, features, normalize)
 
 
 def _broadcast(A: Tensor, B: Tensor, law: Measure, all_pairs: Measure) -> Tensor:

@@ -1,15 +1,25 @@
-"""Starting values of feature banks, prototypes and α, β, θ; docs/initialisation.md derives them."""
+"""Starting values of banks, prototypes and α, β, θ: random and calibrated, from data, or from a linear layer.
+
+docs/initialisation.md derives them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from . import checks
+from .form import Form
 from .ops import pairwise
+from .ops.modes import wide, widest
+
+if TYPE_CHECKING:
+    from .nn import TverskyProjection, TverskySimilarity
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
 PAPER = (0.5, 0.5, 1.0)
@@ -64,7 +74,7 @@ def fill_prototypes_(weight: Tensor, init: str, features: Tensor) -> Tensor:
     """
     if init != "calibrated" or weight.is_meta:
         return fill_(weight, init)
-    rows, P = _bases_(weight).to(torch.promote_types(weight.dtype, torch.float32)), len(weight)
+    rows, P = _bases_(weight).to(wide(weight.dtype)), len(weight)
     first = nn.functional.normalize(features[0].to(rows), dim=0)
     turn = torch.arange(P, device=rows.device) % 2 == 0
     rows = rows * torch.where((rows @ first > 0) == turn, 1, -1)[:, None]
@@ -101,7 +111,7 @@ def lean_(bank: Tensor, presence: float) -> Tensor:
     """
     D = bank.shape[1]
     far = NormalDist().inv_cdf(presence)
-    rows = bank.to(torch.promote_types(bank.dtype, torch.float32))
+    rows = bank.to(wide(bank.dtype))
     length = rows.norm(dim=-1, keepdim=True)
     across = nn.functional.normalize(rows - rows.mean(-1, keepdim=True), dim=-1)
     return bank.copy_(nn.functional.normalize(across + far / (TILT * D), dim=-1) * length)
@@ -115,8 +125,7 @@ def _bases_(weight: Tensor) -> Tensor:
 
 def _orthogonal(like: Tensor) -> Tensor:
     # The QR decomposition behind it has no half precision.
-    wide = torch.promote_types(like.dtype, torch.float32)
-    return nn.init.orthogonal_(torch.empty_like(like, dtype=wide)).to(like.dtype)
+    return nn.init.orthogonal_(torch.empty_like(like, dtype=wide(like.dtype))).to(like.dtype)
 
 
 @torch.no_grad()
@@ -126,14 +135,10 @@ def linear_spread(weight: Tensor) -> float | None:
 
 
 @torch.no_grad()
-def constants(
+def calibrate(
     prototypes: Tensor | None,
     features: Tensor,
-    intersection: str,
-    difference: str,
-    level: str,
-    model: str,
-    normalize: bool = False,
+    form: Form,
     spread: float | None = None,
     alpha_share: float = SHARE,
     x: Tensor | None = None,
@@ -146,12 +151,12 @@ def constants(
     nothing distinctive there is nothing to balance, and only the size is set; the ratio model has none to choose and
     starts as in the paper.
     """
-    if model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
+    if form.model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
     generator = torch.Generator().manual_seed(SEED)
     K, D = features.shape
     # In 64 bits, so that the number of threads does not show in the constants.
-    bank = features.to(torch.float32 if features.device.type == "mps" else torch.float64)
+    bank = features.to(widest(features))
     if prototypes is None:
         prototypes = torch.randn(256, D, generator=generator, device="cpu")
     P = len(prototypes)
@@ -164,14 +169,12 @@ def constants(
         n = max(64, min(4096, 2**25 // (len(few) * K), 2**31 // (D * K)))
         x = torch.randn(n, D, generator=generator, device="cpu")
     x = x.to(bank)
-    if normalize:
+    if form.normalize:
         x, few = nn.functional.normalize(x, dim=-1), nn.functional.normalize(few, dim=-1)
     a, b = x @ bank.mT, few @ bank.mT
-    zero, one = a.new_zeros(()), a.new_ones(())
-    common, a_only, b_only = (
-        pairwise.similarity(a, b, *units, intersection, difference, level, model, kernels=False)
-        for units in ((zero, zero, one), (-one, zero, zero), (zero, -one, zero))
-    )
+    pairs = pairwise.Pairs(a, b, kernels=False)
+    common = pairwise.common(pairs, form.intersection, form.level)
+    a_only, b_only = pairwise.distinctive(pairs, form.difference, form.level)
     means = [t.mean().item() for t in (common, a_only, b_only)]
     # Of one feature next to nothing, but not nothing: its logarithm may be learned.
     share = alpha_share * (1 - 0.99 / K)
@@ -184,3 +187,69 @@ def constants(
         spread = SPREAD if P != 2 else OF_TWO if K > 1 else OF_TWO_OVER_ONE
     units = [unit * spread / size for unit in units]
     return [unit * part for unit, part in zip(units, shares, strict=True)], units
+
+
+@torch.no_grad()
+def init_from_data(
+    layer: TverskyProjection | TverskySimilarity, x: Tensor, share: float = 0.5, spread: float | None = None
+) -> None:
+    """Starts a layer from a batch of what it is going to see, ``[..., D]``, in one pass.
+
+    Each feature is turned along the batch's mean until ``share`` of the batch has it, at the length that it had, and α,
+    β, θ are set so that outputs have the mean 0 and the standard deviation ``spread``. Inputs behind a ReLU need it
+    most: all on one side, they would have some features always and others never.
+    """
+    checks.check_vectors("x", x)
+    checks.check_width("x", x, layer.features.weight)
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1; got {share}.")
+    bank = layer.features.weight
+    objects = x.detach().reshape(-1, x.shape[-1]).to(bank.device, wide(bank.dtype))
+    if len(objects) < 2:
+        raise ValueError(f"x must have 2 inputs or more to start from; got {len(objects)}.")
+    _turn_(bank, objects, share)
+    layer.reset_constants(objects, spread)
+
+
+def _turn_(bank: Tensor, x: Tensor, share: float) -> None:
+    """Features turned along the mean of ``x`` until ``share`` of the rows has them."""
+    mean = x.mean(0)
+    along = x @ nn.functional.normalize(mean, dim=0)  # [N]
+    ahead = along > along.std() * 1e-3
+    if mean.norm() <= 1e-3 * x.norm(dim=-1).mean() or ahead.sum() < 2:
+        return
+    mean = nn.functional.normalize(mean, dim=0)
+    rows = bank.to(x.dtype)
+    length = rows.norm(dim=-1, keepdim=True)
+    across = nn.functional.normalize(rows - (rows @ mean)[:, None] * mean, dim=-1)
+    # x·(f + t·mean) > 0 where t > −x·f / x·mean.
+    needed = -(x[ahead] @ across.mT) / along[ahead, None]
+    t = torch.quantile(needed[:4096], share, dim=0)
+    bank.copy_(nn.functional.normalize(across + t[:, None] * mean, dim=-1) * length)
+
+
+@torch.no_grad()
+def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | None = None) -> None:
+    """Starts a projection near a trained linear layer: its rows as prototypes, its bias, and outputs of its size.
+
+    x: some of its inputs, ``[..., D]``, for which sizes are then equal; without them for inputs of unit variance. How
+    near it is depends on the bank: with K = 2D calibrated features the outputs correlate to about 0.9.
+    """
+    if not isinstance(linear, nn.Linear):
+        raise TypeError(f"linear must be an nn.Linear; got {type(linear).__name__}.")
+    if linear.weight.shape != layer.prototypes.shape:
+        raise ValueError(
+            f"linear must map {layer.in_features} to {layer.out_features} as the layer does; "
+            f"it maps {linear.in_features} to {linear.out_features}."
+        )
+    if linear.bias is not None and layer.bias is None:
+        raise ValueError("linear has a bias and the layer has none; make it with bias=True.")
+    layer.prototypes.copy_(linear.weight)
+    if layer.bias is not None:
+        layer.bias.zero_() if linear.bias is None else layer.bias.copy_(linear.bias)
+    objects = None if x is None else x.detach().reshape(-1, x.shape[-1]).to(linear.weight)
+    if objects is None:
+        spread = linear_spread(linear.weight)
+    else:
+        spread = nn.functional.linear(objects, linear.weight).std().item() or None
+    layer.reset_constants(objects, spread)

@@ -12,64 +12,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from . import checks, precision
+from . import checks
 from . import functional as F
+from .bank import FeatureBank
 from .contrast import CONSTANTS, Contrast
-from .initialize import INITS, PAPER, SHARE, constants, fill_, fill_prototypes_
+from .form import Form, check_choice
+from .initialize import INITS, PAPER, SHARE, calibrate, fill_prototypes_
+from .kept import Kept, place
+from .ops import vectors
+from .ops.modes import rounded, without_autocast
+from .ops.plan import Plan
 
 if TYPE_CHECKING:
-    from .bank import Pruned, Usage
+    from .bank import Pruned
     from .explain import Explanation
 
-OPTIONS = ("intersection", "difference", "level", "model", "normalize", "backend", "leak")
-
-
-class FeatureBank(nn.Module):
-    """Ω: K feature vectors of width D, learned; shared by all the layers that are given it.
-
-    Called on objects ``[..., D]`` it returns their measures x · f_k, ``[..., K]``; an object has the features whose
-    measure is positive.
-    """
-
-    def __init__(self, num_features: int, dim: int, *, init: str = "calibrated", device=None, dtype=None):
-        super().__init__()
-        _check_sizes(num_features=num_features, dim=dim)
-        self.init = checks.check_choice("init", init, INITS)
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
-        self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        fill_(self.weight, self.init)
-
-    @property
-    def num_features(self) -> int:
-        return self.weight.shape[0]
-
-    @property
-    def dim(self) -> int:
-        return self.weight.shape[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        checks.check_vectors("x", x)
-        checks.check_width("x", x, self.weight)
-        return nn.functional.linear(x, self.weight)
-
-    def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
-        """How often objects have each feature, and which are dead or duplicates; see bank.usage."""
-        from .bank import usage
-
-        return usage(self, objects, through, threshold)
-
-    def grow(self, new: int | Tensor, scale: float = 1.0) -> None:
-        """Adds features, for all layers that share the bank; see bank.grow."""
-        from .bank import grow
-
-        grow(self, new, scale)
-
-    def extra_repr(self) -> str:
-        return f"num_features={self.num_features}, dim={self.dim}"
+OPTIONS = Form._fields
 
 
 class TverskySimilarity(Contrast):
@@ -85,13 +43,7 @@ class TverskySimilarity(Contrast):
     """
 
     starting_constants: tuple[float | None, ...]
-    intersection: str
-    difference: str
-    level: str
-    normalize: bool
     init: str
-    backend: str
-    leak: float = 0.0
 
     def __init__(
         self,
@@ -116,8 +68,9 @@ class TverskySimilarity(Contrast):
         dtype=None,
     ):
         super().__init__()
-        _check_sizes(dim=dim)
-        _set_options(self, intersection, difference, level, model, normalize, init, backend, leak)
+        checks.check_sizes(dim=dim)
+        self.form = Form.of(intersection, difference, level, model, normalize, backend, leak)
+        self.init = check_choice("init", init, INITS)
         if features is not None:
             device, dtype = _like(features.weight, device, dtype)
         self.dim = dim
@@ -136,14 +89,14 @@ class TverskySimilarity(Contrast):
         _reset_constants(self, None, x, spread, SHARE)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return F.tversky_similarity(a, b, self.features.weight, **_arguments(self))
+        return F.tversky_similarity(a, b, self.features.weight, *self.contrast(), *self.form)
 
     def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
         """All pairs: ``[..., N, D]``, ``[P, D]`` or ``[..., P, D]`` -> ``[..., N, P]``, never N×P×K in memory."""
-        return F.tversky_projection(a, b, self.features.weight, **_arguments(self))
+        return F.tversky_projection(a, b, self.features.weight, *self.contrast(), *self.form)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, {_described(self)}"
+        return f"dim={self.dim}, {self.form.described()}"
 
 
 class TverskyProjection(Contrast):
@@ -164,13 +117,7 @@ class TverskyProjection(Contrast):
     """
 
     starting_constants: tuple[float | None, ...]
-    intersection: str
-    difference: str
-    level: str
-    normalize: bool
     init: str
-    backend: str
-    leak: float = 0.0
     alpha_share: float = SHARE
     bias: nn.Parameter | None
 
@@ -202,13 +149,14 @@ class TverskyProjection(Contrast):
         dtype=None,
     ):
         super().__init__()
-        _check_sizes(dim=dim, num_prototypes=num_prototypes)
-        _set_options(self, intersection, difference, level, model, normalize, init, backend, leak)
+        checks.check_sizes(dim=dim, num_prototypes=num_prototypes)
+        self.form = Form.of(intersection, difference, level, model, normalize, backend, leak)
+        self.init = check_choice("init", init, INITS)
         _check_prototypes(prototypes, num_prototypes, dim)
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
             device, dtype = _like(given, device, dtype)
-        self._kept: _Kept | None = None
+        self._kept: Kept | None = None
         self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = _bank(dim, num_features, features, init, device, dtype)
@@ -256,21 +204,39 @@ class TverskyProjection(Contrast):
     def _similarities(self, x: Tensor) -> Tensor:
         """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it.
 
-        It is made anew when parameters or options change. Of changes through ``.data``, which leave no mark, it sees
-        those that touch one of some columns; ``eval()`` called again drops it.
+        It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
+        they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
         """
-        arguments = _arguments(self)
-        sources = (self.prototypes, self.features.weight, *self.learned())
-        keeps = not self.training and not torch.is_grad_enabled() and precision.agrees(x, self.prototypes)
-        if not keeps or any(s.is_inference() for s in sources):
-            self._kept = None
-            return F.tversky_projection(x, *sources[:2], **arguments)
-        settings = (*(v for v in arguments.values() if not isinstance(v, Tensor)), *precision.settings(x))
+        prototypes, weight, form = self.prototypes, self.features.weight, self.form
+        where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
+        sources = (prototypes, weight, *self.learned()) if where else ()
         # Other threads may put another in its place meanwhile.
         kept = self._kept
-        if kept is None or not kept.holds(sources, settings):
-            kept = self._kept = _Kept(sources, settings, F.prepare(*sources[:2], **arguments))
-        return F.project_prepared(x, kept.side, **arguments)
+        if where is None or any(s.is_inference() for s in sources):
+            if kept is not None:
+                self._kept = None
+            return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form)
+        if kept is None or not kept.holds(sources, (form, where), _some_columns):
+            kept = self._kept = self._prepared(x, sources, (form, where))
+        side, scalars, dtype = kept.value
+        checks.check_width("x", x, weight)
+        with without_autocast(x.device.type):
+            return vectors.project_on(side, x, scalars, form, dtype)
+
+    def _prepared(self, x: Tensor, sources: tuple[Tensor, ...], key: tuple) -> Kept:
+        checks.check_vectors("x", x)
+        if self.form.backend == "triton":
+            checks.check_triton(self.prototypes)
+        dtype = rounded(x)
+        with without_autocast(x.device.type):
+            scalars = F.scalars(x, *self.contrast())
+            side = vectors.prepare(*sources[:2], scalars, self.form, dtype)
+        return Kept((side, scalars, dtype), sources, key, _some_columns)
+
+    def plan(self, x: Tensor) -> Plan:
+        """Which code compares ``x`` with the prototypes; print it."""
+        checks.check_all_pairs(x, self.prototypes, self.features.weight)
+        return vectors.plan_of(x, self.prototypes, self.features.weight, self.form, rounded(x))
 
     def train(self, mode: bool = True) -> TverskyProjection:
         self._kept = None
@@ -299,7 +265,8 @@ class TverskyProjection(Contrast):
             target,
             self.prototypes,
             self.features.weight,
-            **_arguments(self),
+            *self.contrast(),
+            **self.form._asdict(),
             bias=self.bias,
             ignore_index=ignore_index,
             reduction=reduction,
@@ -333,41 +300,17 @@ class TverskyProjection(Contrast):
         shape = f"dim={self.in_features}, num_prototypes={self.out_features}"
         tied = "" if self.owns_prototypes else ", prototypes=tied"
         bias = "" if self.bias is None else ", bias=True"
-        return f"{shape}{tied}{bias}, {_described(self)}"
+        return f"{shape}{tied}{bias}, {self.form.described()}"
 
 
-class _Kept:
-    """The prototypes' side of a layer, and what it was made of."""
-
-    def __init__(self, sources: Sequence[Tensor], settings: tuple, side: F.Prepared):
-        self.sources, self.settings, self.side = sources, settings, side
-        self.versions = [(s.data_ptr(), s._version) for s in sources]
-        self.samples = [self.sample(s).clone() for s in sources]
-
-    def holds(self, sources: Sequence[Tensor], settings: tuple) -> bool:
-        """Whether the side is still that of these tensors; changes through ``.data`` leave no mark but their values."""
-        return (
-            settings == self.settings
-            and all(s is kept for s, kept in zip(sources, self.sources, strict=True))
-            and [(s.data_ptr(), s._version) for s in sources] == self.versions
-            and all(torch.equal(self.sample(s), kept) for s, kept in zip(sources, self.samples, strict=True))
-        )
-
-    @staticmethod
-    def sample(x: Tensor) -> Tensor:
-        """Some columns of every row."""
-        return x.detach()[..., :: max(1, x.shape[-1] // 8)]
+def _some_columns(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """About eight columns of every row, which tell of most changes through ``.data``."""
+    return [x.detach()[..., :: max(1, x.shape[-1] // 8)] for x in tensors]
 
 
 def _like(given: Tensor, device, dtype) -> tuple:
     """The device and dtype asked for, or those of what was given."""
     return given.device if device is None else device, given.dtype if dtype is None else dtype
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be a whole number of 1 or more; got {size!r}.")
 
 
 def _check_prototypes(prototypes: object, P: int, D: int) -> None:
@@ -404,21 +347,12 @@ def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
     return features
 
 
-def _set_options(module, intersection, difference, level, model, normalize, init, backend, leak) -> None:
-    options = checks.check_options(intersection, difference, level, model)
-    module.intersection, module.difference, module.level, module.model = options
-    module.normalize = checks.check_flag("normalize", normalize)
-    module.init = checks.check_choice("init", init, INITS)
-    module.backend = checks.check_choice("backend", backend, checks.BACKENDS)
-    module.leak = checks.check_leak(leak, *options)
-
-
 def _start_constants(module, values: tuple, learnable, parametrization, device, dtype) -> None:
     for name, value in zip(CONSTANTS, values, strict=True):
         if value is not None:
             checks.check_scalar(name, value)
     module.starting_constants = tuple(None if value is None else float(value) for value in values)
-    module.register_constants(PAPER, learnable, parametrization, device, dtype)
+    module.register_constants(learnable, parametrization, device, dtype)
     module.reset_constants()
 
 
@@ -426,23 +360,8 @@ def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread
     """What was asked for, and for the rest what the starting values of the vectors call for."""
     given, usual, units = module.starting_constants, PAPER, None
     if module.init == "calibrated" and None in given:
-        options = (module.intersection, module.difference, module.level, module.model, module.normalize)
-        usual, units = constants(prototypes, module.features.weight, *options, spread=spread, alpha_share=share, x=x)
+        usual, units = calibrate(prototypes, module.features.weight, module.form, spread, share, x)
     values = [value if value is not None else other for value, other in zip(given, usual, strict=True)]
     if units is not None:
         units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]
     module.set_constants(values, units)
-
-
-def _arguments(module) -> dict:
-    """The module's constants and options, as functional takes them."""
-    return {name: getattr(module, name) for name in (*CONSTANTS, *OPTIONS)}
-
-
-def _described(module) -> str:
-    extra = "".join(
-        f", {name}={getattr(module, name)!r}"
-        for name, usual in zip(OPTIONS[2:], ("feature", "contrast", False, "auto", 0.0), strict=True)
-        if getattr(module, name) != usual
-    )
-    return f"intersection={module.intersection!r}, difference={module.difference!r}{extra}"

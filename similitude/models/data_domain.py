@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from .. import functional as F
 from ..checks import check_vectors, short
 from ..contrast import CONSTANTS, Contrast
-from ..nn import OPTIONS, TverskyProjection
-from ..precision import agrees, autocasts, settings
+from ..form import Form
+from ..kept import Kept, place
+from ..nn import TverskyProjection
+from ..ops.modes import autocasts
 
 if TYPE_CHECKING:
     from ..explain import Explanation
@@ -45,6 +47,7 @@ class DataDomain(Contrast):
     backbone: Callable[[Tensor], Tensor]
     prototypes: nn.Parameter
     features: nn.Parameter | None
+    form: Form | None  # pyright: ignore[reportIncompatibleVariableOverride]
     bias: nn.Parameter | None
 
     def __init__(self, backbone: Callable[[Tensor], Tensor], head: TverskyProjection | nn.Linear, shape: Sequence[int]):
@@ -53,17 +56,16 @@ class DataDomain(Contrast):
             raise TypeError(f"backbone must be a module or another callable; got {type(backbone).__name__}.")
         if not isinstance(head, TverskyProjection | nn.Linear):
             raise TypeError(f"head must be a TverskyProjection or an nn.Linear; got {type(head).__name__}.")
-        self._kept: _Kept | None = None
+        self._kept: Kept | None = None
         self.backbone, self.dim, self.shape = backbone, head.in_features, _checked_shape(shape)
         vectors = head.weight if isinstance(head, nn.Linear) else head.prototypes
         self.prototypes = nn.Parameter(torch.rand_like(vectors.new_empty(len(vectors), *self.shape)))
         self.register_parameter("features", None)
         self.register_parameter("bias", head.bias)
-        self.options: dict | None = None
+        self.form = None  # a linear head has none
         if isinstance(head, TverskyProjection):
             K = head.features.num_features
             self.features = nn.Parameter(torch.rand_like(vectors.new_empty(K, *self.shape)))
-            self.options = {name: getattr(head, name) for name in OPTIONS}
             self.take_constants(head)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,9 +76,9 @@ class DataDomain(Contrast):
         N, P = x.shape[0], len(self.prototypes)
         vectors = self._vectors(torch.cat([x, self._images()]))
         x, prototypes, features = vectors[:N], vectors[N : N + P], vectors[N + P :]
-        if self.options is None:
+        if self.form is None:
             return nn.functional.linear(x, prototypes, self.bias)
-        out = F.tversky_projection(x, prototypes, features, self.alpha, self.beta, self.theta, **self.options)
+        out = F.tversky_projection(x, prototypes, features, *self.contrast(), *self.form)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -95,12 +97,12 @@ class DataDomain(Contrast):
         # Under autocast vectors have its dtype, and the layer the network's, as everything that autocast rounds. Made
         # without memory, it draws no random numbers.
         like = {"device": "meta", "dtype": self.prototypes.dtype}
-        if self.options is None:
+        if self.form is None:
             layer = nn.Linear(self.dim, P, bias=self.bias is not None, **like)
             values = {"weight": vectors}
         else:
             learnable = [n for n, t in zip(CONSTANTS, self.learned(), strict=True) if isinstance(t, nn.Parameter)]
-            options = {**self.options, "learnable": learnable, "bias": self.bias is not None}
+            options = {**self.form._asdict(), "learnable": learnable, "bias": self.bias is not None}
             options["parametrization"] = self.parametrization
             layer = TverskyProjection(self.dim, P, len(vectors) - P, **options, **like)
             values = {"prototypes": vectors[:P], "features.weight": vectors[P:]}
@@ -163,9 +165,9 @@ class DataDomain(Contrast):
 
     def extra_repr(self) -> str:
         sizes = f"shape={self.shape}, dim={self.dim}, num_prototypes={len(self.prototypes)}"
-        if self.features is None or self.options is None:
+        if self.features is None or self.form is None:
             return f"{sizes}, head='linear'"
-        named = (f"{name}={self.options[name]!r}" for name in ("intersection", "difference"))
+        named = (f"{name}={getattr(self.form, name)!r}" for name in ("intersection", "difference"))
         return f"{sizes}, num_features={len(self.features)}, {', '.join(named)}"
 
     def _images(self) -> Tensor:
@@ -214,39 +216,28 @@ class DataDomain(Contrast):
             for module, mode in modes:
                 module.training = mode
 
+    def _looked_at(self, _) -> list[Tensor]:
+        """Images, which people edit by ``.data``."""
+        return [self._images()]
+
     def _kept_layer(self, x: Tensor) -> nn.Module | None:
         """The head as a plain layer, made when something changed; None where it may not be kept."""
         modules = None if self.training or torch.is_grad_enabled() else self._watched()
-        if modules is None or any(module.training for module in modules) or not agrees(x, self.prototypes):
+        if (
+            modules is None
+            or any(module.training for module in modules)
+            or (where := place(x, self.prototypes)) is None
+        ):
             self._kept = None
             return None
         tensors = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
         if any(t.is_inference() for t in tensors):
             return None
-        how = (dict(self.options or {}), settings(x))
         # Other threads may put another in its place meanwhile.
         kept = self._kept
-        if kept is None or not kept.holds(tensors, how, self._images()):
-            kept = self._kept = _Kept(tensors, how, self._images(), self.materialize())
-        return kept.layer
-
-
-class _Kept:
-    """The head as a plain layer, and what it was made of."""
-
-    def __init__(self, tensors: list[Tensor], how: tuple, images: Tensor, layer: nn.Module):
-        self.tensors, self.how, self.images, self.layer = tensors, how, images.detach().clone(), layer
-        self.versions = [(t.data_ptr(), t._version) for t in tensors]
-
-    def holds(self, tensors: list[Tensor], how: tuple, images: Tensor) -> bool:
-        """Whether the layer is still that of these tensors; images, which people edit by ``.data``, are compared."""
-        return (
-            how == self.how
-            and len(tensors) == len(self.tensors)
-            and all(t is kept for t, kept in zip(tensors, self.tensors, strict=True))
-            and [(t.data_ptr(), t._version) for t in tensors] == self.versions
-            and torch.equal(images, self.images)
-        )
+        if kept is None or not kept.holds(tensors, (self.form, where), self._looked_at):
+            kept = self._kept = Kept(self.materialize(), tensors, (self.form, where), self._looked_at)
+        return kept.value
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:

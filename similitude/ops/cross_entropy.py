@@ -12,9 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..form import Form
 from . import pairwise
+from .modes import eager, has_kernels, wide, widest, without_autocast
 from .reference import Scalar
-from .separable import add_product_, least_quotient, without_autocast
+from .separable import add_product_, least_quotient
 
 REDUCTIONS = ("mean", "sum", "none")
 # Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
@@ -35,7 +37,7 @@ def cross_entropy(
     alpha: Scalar,
     beta: Scalar,
     theta: Scalar,
-    options: tuple[str, str, str, str],
+    form: Form,
     bias: Tensor | None,
     target: Tensor,
     ignore_index: int,
@@ -45,17 +47,17 @@ def cross_entropy(
 ) -> Tensor:
     """Loss of the rows whose target is not ``ignore_index``, in 32 bits or more: a number, or ``[N]`` for "none".
 
-    Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, *options), bias, ...)``, gradients included.
+    Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, form), bias, ...)``, gradients included.
     """
     if not eager(target):
-        logits = pairwise.similarity(a, b, alpha, beta, theta, *options, kernels=loss.kernels)[:, :P]
+        logits = pairwise.similarity(a, b, alpha, beta, theta, form)[:, :P]
         return plain(logits, bias, target, ignore_index, reduction, loss)
-    wide = _wide(a)
-    scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=wide) for s in (alpha, beta, theta)]
-    bias = None if bias is None else bias.to(wide)
+    dtype = wide(a.dtype)
+    scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=dtype) for s in (alpha, beta, theta)]
+    bias = None if bias is None else bias.to(dtype)
     rows = (target != ignore_index).nonzero().squeeze(-1)
     each, learning = reduction == "none", torch.is_grad_enabled()
-    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], options, loss, each, learning, P)  # pyright: ignore
+    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], form, loss, each, learning, P)  # pyright: ignore
     if each:
         return out.new_zeros(len(target)).index_copy(0, rows, out)
     if reduction == "mean":
@@ -66,7 +68,7 @@ def cross_entropy(
 
 def plain(logits: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, loss: Loss) -> Tensor:
     """The loss of logits ``[N, P]`` that are at hand: F.cross_entropy, and ``z_loss`` times log-sum-exp squared."""
-    logits = logits.to(_wide(logits))
+    logits = logits.to(wide(logits.dtype))
     if bias is not None:
         logits = logits + bias.to(logits.dtype)
     out = torch.nn.functional.cross_entropy(
@@ -81,21 +83,16 @@ def plain(logits: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
     return out + square.sum() / (kept.sum() if reduction == "mean" else 1)
 
 
-def eager(x: Tensor) -> bool:
-    """Whether values can be looked at: not while tracing, inside torch.func, or on the meta device."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or x.is_meta)
-
-
 class ChunkedLoss(torch.autograd.Function):
     """The losses of ``rows`` of ``a``: each of them, ``[len(rows)]``, or their sum."""
 
     @staticmethod
-    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, options, loss, each, learning, P):
+    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, form, loss, each, learning, P):
         inputs = (a, b, alpha, beta, theta, bias)
-        ctx.options, ctx.loss, ctx.each, ctx.P = options, loss, each, P
+        ctx.form, ctx.loss, ctx.each, ctx.P = form, loss, each, P
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
         wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
-        losses, gradients = _walk(inputs, rows, target, options, loss, wanted, P)
+        losses, gradients = _walk(inputs, rows, target, form, loss, wanted, P)
         # What each row weighs is known only in the backward, which then walks again.
         ctx.save_for_backward(*((*inputs, rows, target) if each else gradients))
         return losses if each else losses.sum()
@@ -113,7 +110,7 @@ class ChunkedLoss(torch.autograd.Function):
             *inputs, rows, target = ctx.saved_tensors
             wanted = ctx.needs_input_grad[:6]
             with without_autocast(grad.device.type):
-                gradients = _walk(inputs, rows, target, ctx.options, ctx.loss, wanted, ctx.P, weight=grad)[1]
+                gradients = _walk(inputs, rows, target, ctx.form, ctx.loss, wanted, ctx.P, weight=grad)[1]
             scale = grad.new_ones(())
         return *(_scaled(g, scale, dtype) for g, dtype in zip(gradients, ctx.dtypes)), *[None] * 7
 
@@ -129,7 +126,7 @@ def _walk(
     inputs: Sequence[Tensor],
     rows: Tensor,
     target: Tensor,
-    options: tuple[str, str, str, str],
+    form: Form,
     loss: Loss,
     wanted: Sequence[bool],
     P: int,
@@ -138,16 +135,16 @@ def _walk(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Losses of ``rows``, and the wanted gradients of their sum, weighted if weights are given, by all inputs."""
     a, b, *scalars, bias = inputs
-    intersection, difference, _, model = options
-    if (intersection, difference, model) == ("product", "ignorematch", "contrast"):
+    code = pairwise.code_for(a, b, form)
+    if form.two_products:
         chunks = Products(b, scalars, wanted, careful or _unequal(a, b, scalars), loss.kernels)
-    elif pairwise.pools(a, *options[:3]):
+    elif code == "triton pooled":
         from .triton.pooled import Chunks
 
-        chunks = Chunks(b, scalars, options, wanted)
+        chunks = Chunks(b, scalars, form[:4], wanted)
     else:
-        chunks = Graphs(b, scalars, options, loss.kernels, wanted)
-    losses = a.new_empty(len(rows), dtype=_wide(a))
+        chunks = Graphs(b, scalars, form, code, wanted)
+    losses = a.new_empty(len(rows), dtype=wide(a.dtype))
     to_a = torch.zeros_like(a) if wanted[0] else None
     to_bias = torch.zeros_like(bias) if wanted[5] else None
     for start in range(0, len(rows), n := _chunk_rows(a, b)):
@@ -168,7 +165,7 @@ def _walk(
     to_b, to_scalars = chunks.finish()
     if to_scalars is None:
         of_scalars = [False, False, *wanted[2:5], False]
-        to_scalars = _walk(inputs, rows, target, options, loss, of_scalars, P, weight, careful=True)[1][2:5]
+        to_scalars = _walk(inputs, rows, target, form, loss, of_scalars, P, weight, careful=True)[1][2:5]
     return losses, [to_a, to_b, *to_scalars, to_bias]
 
 
@@ -180,17 +177,10 @@ def _chunk_rows(a: Tensor, b: Tensor) -> int:
 class Graphs:
     """Logits of chunks and their gradients by autograd, for any options."""
 
-    def __init__(
-        self,
-        b: Tensor,
-        scalars: Sequence[Tensor],
-        options: tuple[str, str, str, str],
-        kernels: bool,
-        wanted: Sequence[bool],
-    ):
-        self.options, self.kernels, self.wants_a = options, kernels, wanted[0]
+    def __init__(self, b: Tensor, scalars: Sequence[Tensor], form: Form, code: str, wanted: Sequence[bool]):
+        self.form, self.code, self.wants_a = form, code, wanted[0]
         self.leaves = [x.detach().requires_grad_(w) for x, w in zip((b, *scalars), wanted[1:5])]
-        self.totals = [torch.zeros_like(x, dtype=_wide(x)) if x.requires_grad else None for x in self.leaves]
+        self.totals = [torch.zeros_like(x, dtype=wide(x.dtype)) if x.requires_grad else None for x in self.leaves]
 
     def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
         """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others.
@@ -200,7 +190,7 @@ class Graphs:
         a.requires_grad_(self.wants_a)
         with torch.enable_grad():
             b, alpha, beta, theta = self.leaves
-            out = pairwise.similarity(a, b, alpha, beta, theta, *self.options, kernels=self.kernels)
+            out = pairwise.similarity(a, b, alpha, beta, theta, self.form, self.code)
 
         def pull(slope: Tensor, _) -> Tensor | None:
             if not out.requires_grad:
@@ -237,7 +227,7 @@ class Products:
         divides = self.learns and self.lacks is None
         self.wants_b, self.to_b = wanted[1] or divides, None
         self.wants_a = wanted[0] or divides
-        self.sums = b.new_zeros(3, dtype=_widest(b))  # of the gradients of α, β, θ; or of ⟨A, dA⟩, its square, ⟨S, dS⟩
+        self.sums = b.new_zeros(3, dtype=widest(b))  # of the gradients of α, β, θ; or of ⟨A, dA⟩, its square, ⟨S, dS⟩
 
     def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
         tables = ()
@@ -274,7 +264,7 @@ class Products:
         ⟨A, dA⟩ = θ dθ + α dα, ⟨B, dB⟩ = θ dθ + β dβ, ⟨S, dS⟩ = θ dθ + α dα + β dβ.
         """
         if self.wants_b and self.to_b is None:
-            self.to_b = torch.zeros_like(self.b, dtype=_wide(self.b))
+            self.to_b = torch.zeros_like(self.b, dtype=wide(self.b.dtype))
         to_b = self.to_b if self.wanted[1] else None
         found = self.sums
         if self.learns and self.lacks is None and self.to_b is not None:
@@ -294,7 +284,7 @@ def _unequal(a: Tensor, b: Tensor, scalars: Sequence[Tensor]) -> bool:
     What they add is of the size of α·a, β·b and θ·a·b; some rows show what that is.
     """
     alpha, beta, theta = scalars
-    size_a, size_b = (x[:1024].to(_wide(x)).square().mean().sqrt() for x in (a, b))
+    size_a, size_b = (x[:1024].to(wide(x.dtype)).square().mean().sqrt() for x in (a, b))
     sizes = torch.stack([alpha * size_a, beta * size_b, theta * size_a * size_b]).abs()
     return bool(sizes.min() < 0.1 * sizes.max())
 
@@ -318,14 +308,14 @@ def loss_and_gradient_(
     of ``z = logits + bias``.
     """
     smoothing, z_loss, kernels = loss
-    if kernels and pairwise.has_kernels(logits):
+    if kernels and has_kernels(logits):
         from .triton import cross_entropy as triton_cross_entropy
 
         return triton_cross_entropy.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P)
     lse, rest = None, logits.shape[1] - P
     logits = logits[:, :P]
     z = logits if bias is None else logits + bias
-    out = torch.log_softmax(z, -1, dtype=_wide(z))
+    out = torch.log_softmax(z, -1, dtype=wide(z.dtype))
     losses = out.gather(1, target.unsqueeze(1)).squeeze(1).mul_(smoothing - 1)
     if smoothing:
         losses -= out.sum(-1).mul_(smoothing / out.shape[1])
@@ -348,7 +338,7 @@ def loss_and_gradient_(
 
 def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
     """gain·a + weight·(sign a − 1), the factor that a side brings to a product; 1 − sign a is what it lacks."""
-    if kernels and pairwise.has_kernels(a):
+    if kernels and has_kernels(a):
         from .triton import cross_entropy as triton_cross_entropy
 
         return triton_cross_entropy.side(a, gain, weight)
@@ -357,26 +347,18 @@ def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
     """``x @ y`` in 32 bits or more, in rows that start at multiples of 16: products with an odd P are slow on a GPU."""
-    wide, (n, P) = _wide(x), (x.shape[0], y.shape[1])
-    out = torch.empty(n, -(-P // 16) * 16, dtype=wide, device=x.device)[:, :P]
-    if x.is_cuda and x.dtype != wide:
-        return torch.mm(x, y, out_dtype=wide, out=out)
-    return torch.mm(x.to(wide), y.to(wide), out=out)
+    dtype, (n, P) = wide(x.dtype), (x.shape[0], y.shape[1])
+    out = torch.empty(n, -(-P // 16) * 16, dtype=dtype, device=x.device)[:, :P]
+    if x.is_cuda and x.dtype != dtype:
+        return torch.mm(x, y, out_dtype=dtype, out=out)
+    return torch.mm(x.to(dtype), y.to(dtype), out=out)
 
 
 def _inner(x: Tensor, y: Tensor, kernels: bool = False) -> Tensor:
     """Inner products of rows, in float64 since differences of their sums are taken."""
-    if kernels and pairwise.has_kernels(x):
+    if kernels and has_kernels(x):
         from .triton import cross_entropy as triton_cross_entropy
 
-        return triton_cross_entropy.inner(x, y).to(_widest(x))
+        return triton_cross_entropy.inner(x, y).to(widest(x))
     n = max(1, 2**24 // max(1, x.shape[1]))
-    return torch.cat([(p * q).sum(-1, dtype=_wide(x)).to(_widest(x)) for p, q in zip(x.split(n), y.split(n))])
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _widest(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64
+    return torch.cat([(p * q).sum(-1, dtype=wide(x.dtype)).to(widest(x)) for p, q in zip(x.split(n), y.split(n))])

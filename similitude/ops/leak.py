@@ -15,8 +15,9 @@ holds for b with α and β exchanged. What a jump of an indicator would do is no
 import torch
 from torch import Tensor
 
+from .modes import without_autocast
 from .reference import Scalar
-from .separable import has, without_autocast
+from .separable import has
 
 
 def leaking(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from .modes import apply, wide
 from .reference import common_terms
 
 # Elements of a tile: what fills a core's cache, or a GPU. Measured; the optimum is flat.
@@ -38,9 +39,9 @@ def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
         return _pair_terms(a, b, kind, _scan)
     if torch.compiler.is_compiling():
         # Inductor fuses the law into one loop that keeps no N×P×K tensor; tiles would be unrolled into the graph.
-        wide = torch.promote_types(a.dtype, torch.float32)
-        return common_terms(a.to(wide).unsqueeze(-2), b.to(wide).unsqueeze(-3), kind).sum(-1)
-    return PairSum.apply(a, b, kind, kernels)  # pyright: ignore
+        dtype = wide(a.dtype)
+        return common_terms(a.to(dtype).unsqueeze(-2), b.to(dtype).unsqueeze(-3), kind).sum(-1)
+    return apply(PairSum, a, b, kind, kernels)
 
 
 class PairSum(torch.autograd.Function):

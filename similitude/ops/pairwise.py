@@ -5,26 +5,15 @@ kernels for them, and the answer is then a half, or in float32.
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from ..form import Form
 from . import minsum, separable
+from .modes import HALVES, eager
+from .plan import plan
 from .reference import Scalar, contrast, pooled, ratio
-
-HALVES = (torch.bfloat16, torch.float16)
-HAS_TRITON = find_spec("triton") is not None
-
-
-def has_kernels(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype != torch.float64 and HAS_TRITON
-
-
-def pools(a: Tensor, intersection: str, difference: str, level: str) -> bool:
-    """Whether pooled_triton serves these options, if separable_triton does not: halves alone come to kernels."""
-    splits = level == "set" or (intersection in ("product", "mean") and difference == "ignorematch")
-    return splits and a.dtype in HALVES
 
 
 def tensors(scalars: Sequence[Scalar], like: Tensor) -> list[Tensor]:
@@ -32,40 +21,35 @@ def tensors(scalars: Sequence[Scalar], like: Tensor) -> list[Tensor]:
     return [s if isinstance(s, Tensor) else like.new_full((), s, dtype=torch.float32) for s in scalars]
 
 
-def similarity(
-    a: Tensor,
-    b: Tensor,
-    alpha: Scalar,
-    beta: Scalar,
-    theta: Scalar,
-    intersection: str,
-    difference: str,
-    level: str,
-    model: str,
-    kernels: bool = True,
-) -> Tensor:
-    """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``. kernels: whether Triton may be used.
+def code_for(a: Tensor, b: Tensor, form: Form) -> str:
+    """Name of the code that serves these measures; see plan.py."""
+    (N, K), P = a.shape[-2:], b.shape[-2]
+    return plan(form, N, P, K, a.dtype, a.device.type, vectors=False, eager=eager(a)).code
 
-    Equivalent to: ``reference.pairwise(a, b, ...)``.
+
+def similarity(
+    a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar, form: Form, code: str | None = None
+) -> Tensor:
+    """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``, by the code of ``code_for``.
+
+    Equivalent to: ``reference.pairwise(a, b, alpha, beta, theta, *form[:4])``.
     """
-    kernels = kernels and has_kernels(a)
-    fused = (intersection, difference, model) == ("product", "ignorematch", "contrast")
+    intersection, difference, level, model = form[:4]
+    code = code or code_for(a, b, form)
     if a.dtype in HALVES and (intersection, level) == ("gmean", "feature"):
         # The root's slope at small measures is too steep for halves.
         a, b = a.float(), b.float()
-    if a.dtype in HALVES:
-        scalars = tensors((alpha, beta, theta), a)
-        if fused:
-            from .triton import separable as triton_separable
-
-            return triton_separable.product_ignorematch(a, b, *scalars)
-        if pools(a, intersection, difference, level):
-            from .triton import pooled as triton_pooled
-
-            return triton_pooled.similarity(a, b, scalars, intersection, difference, level, model)
-    if fused:
+    if code == "two products":
         return separable.product_ignorematch(a, b, alpha, beta, theta)
-    pairs = Pairs(a, b, kernels)
+    if code == "triton two products":
+        from .triton import separable as triton_separable
+
+        return triton_separable.product_ignorematch(a, b, *tensors((alpha, beta, theta), a))
+    if code == "triton pooled":
+        from .triton import pooled as triton_pooled
+
+        return triton_pooled.similarity(a, b, tensors((alpha, beta, theta), a), intersection, difference, level, model)
+    pairs = Pairs(a, b, code == "triton min-sums")
     shared = common(pairs, intersection, level)
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":

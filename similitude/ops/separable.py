@@ -5,29 +5,13 @@ Sums over shared features are products with 0/1 indicators, which carry no gradi
 """
 
 import math
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .modes import apply, refuse_second_derivatives, wide, widest, without_autocast
 from .reference import Scalar
-
-
-def without_autocast(device: str):
-    """Context in which products are taken in the dtype of their factors."""
-    if device == "meta" or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(device)):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
-
-
-def refuse_second_derivatives() -> None:
-    """For a backward in kernels, whose results would pass for constants."""
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise RuntimeError(
-            "GPU kernels of half precision have no second derivatives, which create_graph=True asks for; "
-            "use backend='torch'."
-        )
 
 
 def has(a: Tensor) -> Tensor:
@@ -37,7 +21,7 @@ def has(a: Tensor) -> Tensor:
 
 def salience(a: Tensor) -> Tensor:
     """f(A) of Eq. 2: ``[..., N, K] -> [..., N]``, in 32 bits or more."""
-    return a.relu().sum(-1, dtype=torch.promote_types(a.dtype, torch.float32))
+    return a.relu().sum(-1, dtype=wide(a.dtype))
 
 
 def multiply(left: Tensor, right: Tensor) -> Tensor:
@@ -105,7 +89,7 @@ def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta
     if torch.compiler.is_compiling():
         # Tracing needs no help to fuse the element-wise part, and takes no branch on values.
         return _forward(a, b, alpha, beta, theta)[0]
-    return ProductIgnorematch.apply(a, b, alpha, beta, theta)[0]  # pyright: ignore
+    return apply(ProductIgnorematch, a, b, alpha, beta, theta)[0]
 
 
 class Sides(NamedTuple):
@@ -221,7 +205,7 @@ def least_quotient(a: Tensor) -> float:
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:
     """Row-wise products of x and y, in float64 since differences of their sums are taken."""
-    return (x * y).sum(-1).to(torch.float32 if x.device.type == "mps" else torch.float64)
+    return (x * y).sum(-1).to(widest(x))
 
 
 def add_product_(total: Tensor, x: Tensor, y: Tensor, factor: float = 1.0) -> None:

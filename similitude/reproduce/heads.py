@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import checks
+from ..form import Form
 from ..initialize import INITS
 from ..nn import TverskyProjection
-from ..recipes import parameter_groups
+from ..optim import parameter_groups
 from . import resnet
 from .data import find, made_up, photos
 from .data.find import Labelled
@@ -84,7 +84,7 @@ class Config:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}; got {self.scale!r}.")
         if self.init and self.init not in INITS:
             raise ValueError(f"init must be one of {', '.join(INITS)}, or empty; got {self.init!r}.")
-        checks.check_options(self.intersection, self.difference, self.level, "contrast")
+        Form.of(self.intersection, self.difference, self.level)
         if min(self.epochs, self.batch, self.num_features, self.seeds) < 1:
             raise ValueError("epochs, batch, num_features and seeds must be 1 or more.")
         if self.length <= 0 or self.bank_rate < 0:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..models import mnist as networks
 from ..models.data_domain import DataDomain
-from ..recipes import parameter_groups
+from ..optim import parameter_groups
 from .data import find, made_up
 from .loop import captured, in_turn, side_by_side
 from .record import Record, RunError, paper

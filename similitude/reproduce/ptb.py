@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks
+from ..form import Form
 from ..nn import TverskyProjection
-from ..recipes import parameter_groups
+from ..optim import parameter_groups
 from .data import find, hub, made_up
 from .loop import constants, graphed, precision
 from .record import Record, RunError
@@ -90,8 +91,7 @@ class Config:
             raise ValueError("num_features, epochs, batch, length and checkpoint_every must be 1 or more.")
         if self.width % max(1, self.heads) or min(self.layers, self.width, self.heads, self.length - 1) < 1:
             raise ValueError("length must be 2 or more, layers and heads 1 or more, and width a multiple of heads.")
-        options = checks.check_options(self.intersection, self.difference, self.level, "contrast")
-        checks.check_leak(self.leak, *options)
+        Form.of(self.intersection, self.difference, self.level, leak=self.leak)
         checks.check_presence(self.presence)
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checks
 from ..checks import DIFFERENCES, INTERSECTIONS
+from ..form import Form
 from ..initialize import fill_
 from ..nn import TverskyProjection
 from ..ops import reference, separable
-from ..recipes import parameter_groups
+from ..optim import parameter_groups
 from .loop import captured
 from .record import Record, paper
 
@@ -78,7 +78,7 @@ class Config:
             raise ValueError("seeds, steps and num_features must be 1 or more.")
         if len(set(self.num_features)) < len(self.num_features):
             raise ValueError(f"each of num_features may be named once; got {', '.join(map(str, self.num_features))}.")
-        checks.check_leak(self.leak, *checks.check_options("product", "subtractmatch", self.level, "contrast"))
+        Form.of("product", "subtractmatch", self.level, leak=self.leak)
 
 
 RECIPES = {

@@ -269,7 +269,7 @@ def test_what_is_kept_is_dropped_when_an_option_changes():
     net, x = tversky().eval(), images()
     with torch.no_grad():
         before = net(x)
-        net.options["intersection"] = "min"
+        net.intersection = "min"
         assert not torch.allclose(net(x), before)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import FeatureBank, TverskyProjection
+from similitude.form import Form
 from similitude.ops import cross_entropy as op
 
 OPTIONS = {
@@ -248,7 +249,6 @@ def test_autocast_rounds_what_it_would_for_the_layer_and_keeps_the_loss(reductio
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_measures_are_added_up_in_float32(dtype, chunks):
     """As they come on a GPU; the many rows of b's gradient would be lost to rounding otherwise."""
-    options = ("product", "ignorematch", "feature", "contrast")
     a, b, _, *scalars = make_inputs(N=300, P=7, D=6)
     target = torch.randint(7, (300,))
     inputs = [t.detach().to(dtype).relu().requires_grad_() for t in (a, b)]
@@ -256,7 +256,7 @@ def test_half_measures_are_added_up_in_float32(dtype, chunks):
     exact = [t.detach().double().requires_grad_() for t in inputs]
 
     def run(a, b, alpha, beta, theta, bias):
-        return op.cross_entropy(a, b, alpha, beta, theta, options, bias, target, -100, "mean", op.Loss(), P=7)
+        return op.cross_entropy(a, b, alpha, beta, theta, Form(), bias, target, -100, "mean", op.Loss(), P=7)
 
     loss, truth = run(*inputs), run(*exact)
     assert loss.dtype == torch.float32

@@ -9,6 +9,7 @@ from laws.test_parity import _plain
 
 import similitude.functional as F
 from similitude import TverskyProjection
+from similitude.form import Form
 from similitude.ops import pairwise
 from similitude.reproduce.loop import graphed
 
@@ -56,7 +57,7 @@ def test_odd_sizes(size, options):
 
     def exact(x, prototypes, features, *scalars):
         measures = (x @ features.mT).double(), (prototypes @ features.mT).double()
-        return pairwise.similarity(*measures, *(s.double() for s in scalars), *options, "contrast", kernels=False)
+        return pairwise.similarity(*measures, *(s.double() for s in scalars), Form.of(*options))
 
     truth, gradients = value_and_gradients(inputs, function=exact)
     value, ours = value_and_gradients(inputs, **dict(zip(("intersection", "difference", "level"), options)))

@@ -7,7 +7,7 @@ import torch
 
 import similitude.functional as F
 from similitude import TverskyProjection, TverskySimilarity
-from similitude.checks import DIFFERENCES, INTERSECTIONS
+from similitude.form import DIFFERENCES, INTERSECTIONS
 
 SMOOTH = [i for i in INTERSECTIONS if i != "gmean"]
 CONSTANTS = (0.3, 0.7, 1.4)

@@ -7,6 +7,7 @@ import torch
 from ops.test_separable_triton import DEVICE, make, run
 
 import similitude.functional as F
+from similitude.form import Form
 from similitude.ops import cross_entropy, reference
 
 kernels = pytest.importorskip("similitude.ops.triton.pooled")
@@ -61,7 +62,7 @@ def test_the_loss_in_chunks_is_that_of_the_law(options, wanted, monkeypatch):
 
     def loss(a, b, *scalars):
         # "none" walks over the chunks once more in its backward.
-        how = (options, None, target, 3, "none" if all(wanted) else "sum", cross_entropy.Loss())
+        how = (Form.of(*options), None, target, 3, "none" if all(wanted) else "sum", cross_entropy.Loss())
         return cross_entropy.cross_entropy(a, b, *scalars, *how, P=38)
 
     def law(a, b, *scalars):

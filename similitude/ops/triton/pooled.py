@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..separable import add_product_, refuse_second_derivatives, without_autocast
+from ..modes import refuse_second_derivatives, without_autocast
+from ..separable import add_product_
 from .launch import launch
 from .separable import _product, block, ceil
 

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..separable import least_quotient, refuse_second_derivatives, without_autocast
+from ..modes import refuse_second_derivatives, without_autocast
+from ..separable import least_quotient
 from .launch import launch
 
 

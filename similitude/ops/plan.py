@@ -1,0 +1,78 @@
+"""Which code runs. One pure function, which the door, the loss, ``layer.plan`` and ``similitude doctor`` all ask."""
+
+from typing import NamedTuple
+
+import torch
+
+from ..form import Form
+from . import modes
+
+# What each code is. Those of Triton run on a GPU, those of halves in bfloat16 and float16 alone.
+CODES = {
+    "reference": "Eq. 1-7 as they are written, by an N×P×K tensor (ops/reference.py)",
+    "two products": "two matrix products (ops/separable.py)",
+    "products": "matrix products with indicators (ops/pairwise.py)",
+    "min-sums": "tiles of pairs by features, and products for the rest (ops/minsum.py)",
+    "triton whole": "halves: vectors to similarities in one function (ops/triton/separable.py)",
+    "triton two products": "halves: two matrix products and fused passes (ops/triton/separable.py)",
+    "triton pooled": "halves: matrix products and fused passes (ops/triton/pooled.py)",
+    "triton min-sums": "tiles of pairs by features (ops/triton/minsum.py), and products for the rest",
+}
+
+
+class Plan(NamedTuple):
+    """What serves all pairs of N objects and P prototypes over K features."""
+
+    code: str
+    num_prototypes: int  # P, padded where that is faster
+    num_features: int  # K, likewise
+
+    @property
+    def kernels(self) -> bool:
+        return self.code.startswith("triton")
+
+    def __str__(self) -> str:
+        return f"{self.code}: {CODES[self.code]}"
+
+
+def plan(
+    form: Form,
+    N: int,
+    P: int,
+    K: int,
+    dtype: torch.dtype,
+    device: str,
+    batched: bool = False,
+    vectors: bool = True,
+    eager: bool = True,
+    has_triton: bool = modes.HAS_TRITON,
+) -> Plan:
+    """The code that serves a form, sizes, dtype and device.
+
+    Args:
+        form: The options.
+        N, P, K: Numbers of objects, prototypes and features.
+        dtype: What measures are computed in: that of the vectors or, where autocast is on, autocast's.
+        device: ``"cpu"``, ``"cuda"`` …
+        batched: Whether each object has prototypes of its own.
+        vectors: Whether vectors are compared, as by a layer; False if their measures are there already, which are
+            halves only where kernels take halves.
+        eager: Whether values can be looked at: not while tracing, nor inside torch.func.
+        has_triton: Whether the package triton is installed.
+    """
+    if form.backend == "reference":
+        return Plan("reference", P, K)
+    kernels = device == "cuda" and has_triton and dtype != torch.float64 and form.backend != "torch"
+    # The kernels of halves take no batches; what they do not take is widened.
+    halves = dtype in modes.HALVES and not batched and (kernels or not vectors)
+    size = modes.padded_size(N, P, K) if halves and vectors else (P, K)
+    if halves and form.two_products:
+        whole = vectors and eager and not form.normalize
+        return Plan("triton whole" if whole else "triton two products", *size)
+    if halves and form.splits:
+        return Plan("triton pooled", *size)
+    if form.two_products:
+        return Plan("two products", *size)
+    if form.splits or (form.intersection, form.difference) == ("gmean", "ignorematch"):
+        return Plan("products", *size)
+    return Plan("triton min-sums" if kernels else "min-sums", *size)

@@ -1,0 +1,155 @@
+"""From vectors to similarities: measures are made, compared by the code that plan.py names, and padding is cut off.
+
+Vectors are checked, ``x [..., D]`` or, if prototypes are batched, ``[..., N, D]``; α, β, θ are numbers or tensors
+without axes. Callers switch autocast off.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..form import Form
+from . import cross_entropy, pairwise, reference, separable
+from .leak import leaking
+from .modes import eager, has_kernels, padded, wide
+from .plan import Plan, plan
+from .reference import Scalar
+
+
+def project(
+    x: Tensor, prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype
+) -> Tensor:
+    """S of all pairs in ``dtype``: ``[N, P]`` for prototypes ``[P, D]``, else ``[..., N, P]``."""
+    how = plan_of(x, prototypes, features, form, dtype)
+    if how.code == "triton whole":
+        out = _whole(x, prototypes, features, scalars, dtype, how)
+    else:
+        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, how), form.normalize)
+        if how.code == "reference":
+            out = reference.pairwise(A, B, *scalars, *form[:4])
+        else:
+            out = pairwise.similarity(A, B, *scalars, form, how.code)
+    out = out[..., : prototypes.shape[-2]]
+    if form.leak and torch.is_grad_enabled():
+        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, None), form.normalize)
+        out = leaking(out, A, B, *scalars, form.intersection, form.difference, form.leak)
+    return out.to(dtype)
+
+
+def loss(
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    scalars: Sequence[Scalar],
+    form: Form,
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    target: Tensor,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+) -> Tensor:
+    """Cross entropy of S, in 32 bits or more: a number, or ``[N]`` for ``reduction="none"``."""
+    how = cross_entropy.Loss(label_smoothing, z_loss, kernels=form.backend != "torch")
+    rest = (bias, target, ignore_index, reduction, how)
+    if form.leak or form.backend == "reference":
+        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, None), form.normalize)
+        law = form.backend == "reference"
+        S = reference.pairwise(A, B, *scalars, *form[:4]) if law else pairwise.similarity(A, B, *scalars, form)
+        if form.leak:
+            S = leaking(S, A, B, *scalars, form.intersection, form.difference, form.leak)
+        return cross_entropy.plain(S, *rest)
+    # Only positive measures count, and the others are not kept.
+    inputs = _taken(x, prototypes, features, form, dtype, plan_of(x, prototypes, features, form, dtype))
+    A, B = (measures.relu() for measures in all_pairs(*inputs, form.normalize))
+    return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0])
+
+
+class Side(NamedTuple):
+    """The prototypes' side of a projection, for inference: what does not depend on the input."""
+
+    measures: Tensor  # [P, K], padded
+    sides: separable.Sides | None  # for two products in 32 bits or more
+    features: Tensor  # [K, D], padded
+    num_prototypes: int
+
+
+@torch.no_grad()
+def prepare(prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype) -> Side:
+    """What ``project`` makes of prototypes ``[P, D]`` and features, for ``project_on``. A leak is nothing to it."""
+    P, how = prototypes.shape[0], plan_of(prototypes, prototypes, features, form, dtype)
+    _, prototypes, features = _taken(prototypes, prototypes, features, form, dtype, how)
+    B = measures(prototypes, features, form.normalize)
+    sides = None
+    if form.two_products and B.dtype == wide(B.dtype):
+        sides = separable.prepare(B, scalars[0], scalars[2])
+    return Side(B, sides, features, P)
+
+
+def project_on(side: Side, x: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype) -> Tensor:
+    """``project`` on prototypes that were prepared for the same arguments: ``[..., D]`` -> ``[..., P]``."""
+    A = measures(x.to(dtype).to(side.features.dtype), side.features, form.normalize)
+    A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
+    if form.backend == "reference":
+        out = reference.pairwise(A, side.measures, *scalars, *form[:4])
+    elif side.sides is not None:
+        out = separable.prepared_product_ignorematch(A, side.sides, scalars[1])
+    else:
+        out = pairwise.similarity(A, side.measures, *scalars, form)
+    return out[:, : side.num_prototypes].to(dtype).reshape(*x.shape[:-1], side.num_prototypes)
+
+
+def plan_of(x: Tensor, prototypes: Tensor, features: Tensor, form: Form, dtype: torch.dtype) -> Plan:
+    """Which code compares all inputs with all prototypes; see plan.py."""
+    N, P, K = math.prod(x.shape[:-1]), prototypes.shape[-2], features.shape[0]
+    return plan(form, N, P, K, dtype, x.device.type, prototypes.dim() != 2, eager=not x.is_cuda or eager(x))
+
+
+def measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
+    """x · f_k of every object and feature: ``[..., D]``, ``[K, D]`` -> ``[..., K]``."""
+    if normalize:
+        objects = torch.nn.functional.normalize(objects, dim=-1)
+    return objects @ features.mT
+
+
+def all_pairs(x: Tensor, prototypes: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
+    """Measures with equal leading axes, ``[..., N, K]`` and ``[..., P, K]``."""
+    A, B = measures(x, features, normalize), measures(prototypes, features, normalize)
+    if B.dim() == 2:
+        return A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0), B
+    lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    return A.expand(*lead, *A.shape[-2:]), B.expand(*lead, *B.shape[-2:])
+
+
+def widened(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
+    """The tensors rounded to the dtype, as autocast rounds, and then in float32 or wider."""
+    dtypes = (dtype, wide(dtype))
+    return [t.to(dtypes[0]).to(dtypes[1]) for t in tensors]
+
+
+def _taken(
+    x: Tensor, prototypes: Tensor, features: Tensor, form: Form, dtype: torch.dtype, how: Plan | None
+) -> list[Tensor]:
+    """The vectors as the code for all pairs takes them: kernels take halves, padded, and add up in float32."""
+    if not (x.is_cuda and form.backend in ("auto", "triton") and has_kernels(x) and prototypes.dim() == 2):
+        return widened(dtype, x, prototypes, features)
+    x, prototypes, features = x.to(dtype), prototypes.to(dtype), features.to(dtype)
+    if how is None:
+        return [x, prototypes, features]
+    return [x, padded(prototypes, how.num_prototypes), padded(features, how.num_features)]
+
+
+def _whole(
+    x: Tensor, prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], dtype: torch.dtype, how: Plan
+) -> Tensor:
+    """S of all pairs by the kernels that make measures as well, ``[N, P]`` and more columns where that is faster."""
+    from .triton import separable as triton_separable
+
+    flat = x.reshape(-1, x.shape[-1])
+    alpha, beta, theta = pairwise.tensors(scalars, x)
+    size = (how.num_prototypes, how.num_features)
+    return triton_separable.projection(flat, prototypes, features, alpha, beta, theta, dtype, size)
