@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "similitude"
 
-# A file may import, at its top, from these and from what stands before it in its own row.
+# The rooms of the package from the lowest up: a file imports from its own room and from those before it.
+# CONTRIBUTING.md says what each is for.
 LAYERS = [
+    "form",
+    "files",
     "ops",
     "checks",
-    "precision",
     "functional",
-    "initialize",
+    "kept",
     "contrast",
-    "nn",
-    "recipes",
-    "explain",
+    "initialize",
     "bank",
+    "explain",
+    "nn",
+    "optim",
     "distributed",
     "convert",
     "models",
@@ -30,6 +34,7 @@ LAYERS = [
     "export",
     "estimator",
     "reproduce",
+    "doctor",
     "cli",
     "__main__",
 ]
@@ -53,30 +58,97 @@ print([m for m in {HEAVY} if m in sys.modules])
     assert runs[0][1] == "[]"
 
 
-def imports(path: Path):
-    """Names of the modules of ours, and of others, that a file imports at its top."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-            yield from ((node.level, name) for name in names)
+def modules() -> dict[str, Path]:
+    """The package's modules by their dotted names, without its own."""
+    names = {path.relative_to(PACKAGE).with_suffix(""): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {".".join(p for p in name.parts if p != "__init__"): path for name, path in names.items()}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_one_way(path):
-    where = path.relative_to(PACKAGE).parts
-    own = where[0].removesuffix(".py")
-    if own == "__init__":
-        return
-    for level, name in imports(path):
-        if level == 0:
-            assert name.split(".")[0] not in HEAVY or path.parent.name == "triton", f"{name} is imported at the top"
-            continue
-        # How many folders up the import starts from, counted from the package.
-        base = list(where[: len(where) - level])
-        target = (base + name.split("."))[0]
-        assert target in ("__version__", own) or LAYERS.index(target) < LAYERS.index(own), f"{own} imports {target}"
+class Imports(ast.NodeVisitor):
+    """All imports of a module that run: at the top, inside functions and inside try; not those for type checkers."""
+
+    def __init__(self, name: str, path: Path):
+        self.package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        self.package = [part for part in self.package if part]
+        self.ours: set[str] = set()
+        self.top: set[str] = set()  # of others, at the top of the file
+        self.depth = 0
+        self.visit(ast.parse(path.read_text()))
+
+    def visit_If(self, node: ast.If) -> None:
+        parts = node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else [*node.body, *node.orelse]
+        for part in parts:
+            self.visit(part)
+
+    def visit_FunctionDef(self, node) -> None:
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+
+    def visit_Import(self, node: ast.Import) -> None:
+        if not self.depth:
+            self.top |= {alias.name.split(".")[0] for alias in node.names}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if not node.level:
+            assert node.module
+            if not self.depth:
+                self.top.add(node.module.split(".")[0])
+            return
+        base = self.package[: len(self.package) - node.level + 1]
+        base += node.module.split(".") if node.module else []
+        for alias in node.names:
+            inner = ".".join([*base, alias.name])
+            self.ours.add(inner if inner in modules() else ".".join(base))
+
+
+def room(name: str) -> str:
+    return name.split(".")[0]
+
+
+def imported() -> dict[str, set[str]]:
+    return {name: Imports(name, path).ours - {""} for name, path in modules().items() if name}
+
+
+def test_every_room_has_its_place():
+    assert {room(name) for name in imported()} == set(LAYERS)
+
+
+def test_imports_point_one_way():
+    for name, others in imported().items():
+        for other in others:
+            own, target = room(name), room(other)
+            assert own == target or LAYERS.index(target) < LAYERS.index(own), f"{name} imports {other}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports inside of functions count too."""
+    graph = TopologicalSorter(imported())
+    try:
+        graph.prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_heavy_libraries_are_imported_where_they_are_used():
+    """At the top of a file only where the file is of no use without them."""
+    needed = {"transformers": ("models",), "sklearn": ("estimator",), "triton": ("ops",), "typer": ("cli",)}
+    for name, path in modules().items():
+        for library in Imports(name, path).top & set(HEAVY):
+            assert room(name) in needed.get(library, ()), f"{name} imports {library} at its top"
+
+
+def test_imports_are_seen_wherever_they_stand(tmp_path):
+    """The tests above would hold of anything if these were overlooked."""
+    path = tmp_path / "a.py"
+    path.write_text(
+        "try:\n    from . import nn\nexcept ImportError:\n    from .ops import leak\n"
+        "def f():\n    from .interpret.sets import Universe\n    import transformers\n"
+        "if TYPE_CHECKING:\n    from . import cli\nelse:\n    from .form import Form\nimport sklearn.svm\n"
+    )
+    found = Imports("a", path)
+    assert found.ours == {"nn", "ops.leak", "interpret.sets", "form"}
+    assert found.top == {"sklearn"}
 
 
 def blocks(page: Path) -> list[tuple[str, str | None]]:
