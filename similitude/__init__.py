@@ -1,5 +1,6 @@
 """Tversky neural networks for PyTorch: layers that compare by what is shared and what is not."""
 
+from . import _moved as _moved
 from . import functional
 from .convert import convert
 from .initialize import init_from_data, init_from_linear

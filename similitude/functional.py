@@ -1,6 +1,7 @@
-"""The door: Tversky similarity of pairs and of all pairs, and the measures that it is made of.
+"""The door: Tversky similarity of pairs and of all pairs, and the parts that it is made of.
 
-What a caller passes is checked here, by checks.py; ops/ trusts its inputs. Objects are ``[..., D]``, banks ``[K, D]``.
+Arguments are checked here, and the options become one Form; ops/ trusts its inputs. Objects are ``[..., D]``, banks
+``[K, D]``.
 """
 
 import math
@@ -40,9 +41,24 @@ def tversky_similarity(
 ) -> Tensor:
     """Similarity of each ``a`` to its ``b``, S(a, b) of Eq. 6: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
 
-    Axes in which only one of the two is wider are compared all with all, without an N×P×K tensor.
-    leak: the part of the gradient that a feature gets which an object lacks, 0 in the paper; values are the same.
-    ops/leak.py has its equations. It is for level="feature" and model="contrast", and not for gmean.
+    Axes along which only one of the two is wider are compared all with all, without an N×P×K tensor.
+
+    Args:
+        a: Objects, ``[..., D]``.
+        b: Objects they are compared with, ``[..., D]``.
+        features: The feature bank Ω, ``[K, D]``.
+        alpha: Weight of what ``a`` has and ``b`` lacks: a number or a tensor of one element.
+        beta: Weight of what ``b`` has and ``a`` lacks.
+        theta: Weight of what both have; the ratio model has none.
+        intersection: Ψ, which measures a shared feature: product, min, max, mean, gmean or softmin.
+        difference: What is distinctive: features the other lacks (ignorematch), or also the excess of those that both
+            have (subtractmatch).
+        level: Whether Ψ and the excess are taken of each feature (feature) or of sums over shared features (set).
+        model: Tversky's contrast model, Eq. 1, or his ratio model, whose similarities lie in [0, 1].
+        normalize: Whether objects are scaled to length 1 first.
+        backend: Which code may run: auto, reference (the equations), torch, or triton (all pairs only).
+        leak: Share of the gradient that reaches features an object lacks, 0 in the paper; outputs do not change. For
+            ``level="feature"`` and ``model="contrast"``, and not for gmean; ops/leak.py has the equations.
 
     Equivalent to, for the defaults::
 
@@ -92,8 +108,15 @@ def tversky_projection(
 ) -> Tensor:
     """Similarity of each input to each prototype, Eq. 7: ``[..., D]``, ``[P, D]`` -> ``[..., P]``, like F.linear.
 
-    Prototypes may be batched: ``[..., N, D]``, ``[..., P, D]`` -> ``[..., N, P]``, leading axes broadcasting.
-    leak: as in tversky_similarity.
+    Args:
+        x: Inputs, ``[..., D]``.
+        prototypes: ``[P, D]``, the same for all inputs; or batched, ``[..., P, D]`` for ``x [..., N, D]``, leading axes
+            broadcasting, which returns ``[..., N, P]``.
+        features: The feature bank Ω, ``[K, D]``.
+        alpha: Weight of what an input has and a prototype lacks.
+        beta: Weight of what a prototype has and an input lacks.
+        theta: Weight of what both have.
+        intersection, difference, level, model, normalize, backend, leak: As in ``tversky_similarity``.
 
     Equivalent to: ``tversky_similarity(x[..., None, :], prototypes, features, ...)``, without its N×P×K tensor.
     """
@@ -130,11 +153,22 @@ def tversky_cross_entropy(
 ) -> Tensor:
     """Cross entropy of the similarities to all prototypes, without their N×P table: ``[..., D]``, ``[...]`` -> ``[]``.
 
-    target: the index of the right prototype, or ``ignore_index``; prototypes: ``[P, D]``; bias: ``[P]``, added to the
-    similarities; z_loss: weight of the squared log-sum-exp, which is added to each loss before the reduction.
-    reduction: "mean" of the targets that are not ignored (NaN if all are), "sum", or "none", the shape of target with 0
-    where ignored. Gradients are made along with the loss, and cannot be differentiated again; torch.compile,
-    torch.func and a leak do make the table. A target that is no prototype is an error on CPU, and unchecked on a GPU.
+    Gradients are computed along with the loss and cannot be differentiated again. torch.compile, torch.func and a leak
+    do make the N×P table. An index out of range is an error on the CPU; on a GPU it is not checked.
+
+    Args:
+        x: Inputs, ``[..., D]``.
+        target: Index of the right prototype of each input, ``[...]``, or ``ignore_index``.
+        prototypes: ``[P, D]``.
+        features: The feature bank Ω, ``[K, D]``.
+        alpha, beta, theta: Weights, as in ``tversky_projection``.
+        intersection, difference, level, model, normalize, backend, leak: As in ``tversky_similarity``.
+        bias: Added to the similarities, ``[P]``.
+        ignore_index: Target of inputs that do not count.
+        reduction: "mean" over the targets that count (NaN if none does), "sum", or "none", which has the shape of
+            ``target`` and is 0 where ignored.
+        label_smoothing: Share of each target that is spread evenly over all prototypes.
+        z_loss: Weight of the squared log-sum-exp, which is added to each loss before the reduction.
 
     Equivalent to::
 
@@ -160,6 +194,10 @@ def tversky_cross_entropy(
 def salience(objects: Tensor, features: Tensor) -> Tensor:
     """Total measure of the features that each object has, f(A) of Eq. 2: ``[..., D]`` -> ``[...]``, never negative.
 
+    Args:
+        objects: ``[..., D]``.
+        features: The feature bank Ω, ``[K, D]``.
+
     Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
     """
     dtype = check_alike(objects=objects, features=features)
@@ -177,7 +215,13 @@ def common(
     level: str = "feature",
     normalize: bool = False,
 ) -> Tensor:
-    """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast."""
+    """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast.
+
+    Args:
+        a, b: Objects, ``[..., D]``, which broadcast.
+        features: The feature bank Ω, ``[K, D]``.
+        intersection, level, normalize: As in ``tversky_similarity``.
+    """
     form = Form.of(intersection, level=level, normalize=normalize)
     law = lambda A, B: reference.common(A, B, form.intersection, form.level)  # noqa: E731
     fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), form.intersection, form.level)  # noqa: E731
@@ -195,6 +239,11 @@ def distinctive(
     """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast.
 
     f(B−A) is ``distinctive(b, a, features)``.
+
+    Args:
+        a, b: Objects, ``[..., D]``, which broadcast.
+        features: The feature bank Ω, ``[K, D]``.
+        difference, level, normalize: As in ``tversky_similarity``.
     """
     form = Form.of(difference=difference, level=level, normalize=normalize)
     law = lambda A, B: reference.distinctive(A, B, form.difference, form.level)  # noqa: E731

@@ -41,7 +41,9 @@ def place(x: object, prototypes: Tensor) -> tuple | None:
     That is under any transform, while a CUDA graph is captured, and for tensors that do not go together, which
     tversky_projection refuses with the reason.
     """
-    if not isinstance(x, Tensor) or not eager(x) or x.device != prototypes.device or prototypes.is_meta:
+    if not isinstance(x, Tensor) or not x.dim() or not x.is_floating_point() or not eager(x):
+        return None
+    if x.device != prototypes.device or prototypes.is_meta:
         return None
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return None

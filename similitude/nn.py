@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from . import checks
 from . import functional as F
-from .bank import FeatureBank
+from .bank import FeatureBank, Pruned, prune
 from .contrast import CONSTANTS, Contrast
 from .form import Form, check_choice
 from .initialize import INITS, PAPER, SHARE, calibrate, fill_prototypes_
@@ -24,7 +24,6 @@ from .ops.modes import rounded, without_autocast
 from .ops.plan import Plan
 
 if TYPE_CHECKING:
-    from .bank import Pruned
     from .explain import Explanation
 
 OPTIONS = Form._fields
@@ -35,11 +34,22 @@ class TverskySimilarity(Contrast):
 
     ``sim(a, b)``: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting. ``sim.pairwise(a, b)``: all pairs.
 
-    features: a FeatureBank to share; without it one of ``num_features`` is made.
-    alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
-    False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
-    init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
-    The options are those of functional.tversky_similarity.
+    Args:
+        dim: Width D of the objects.
+        num_features: K, for a feature bank of its own.
+        features: A FeatureBank to share instead.
+        alpha, beta, theta: Starting values; by default those of ``init``.
+        learnable: Which of the three train: True, False, or their names.
+        parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
+            ``plain`` values as in the paper.
+        intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
+        init: "calibrated" (docs/initialisation.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        device, dtype: Those of the parameters; by default the shared bank's.
+
+    Example:
+        >>> sim = TverskySimilarity(dim=8, num_features=32)
+        >>> sim(torch.randn(5, 8), torch.randn(5, 8)).shape
+        torch.Size([5])
     """
 
     starting_constants: tuple[float | None, ...]
@@ -100,20 +110,30 @@ class TverskySimilarity(Contrast):
 
 
 class TverskyProjection(Contrast):
-    """Similarity of the input to each of P learned prototypes, Eq. 7, in the place of an nn.Linear(D, P).
+    """Similarity of the input to each of P learned prototypes, Eq. 7: ``[..., D]`` -> ``[..., P]``, like nn.Linear.
 
-    ``[..., D]`` -> ``[..., P]``.
+    Args:
+        dim: Width D of the input.
+        num_prototypes: P, the width of the output.
+        num_features: K, for a feature bank of its own.
+        features: A FeatureBank to share instead.
+        prototypes: A parameter ``[P, D]`` to tie to, such as an embedding's weight; by default the layer makes its own.
+        bias: Whether to add a learned number to each output; the paper does not.
+        alpha, beta, theta: Starting values; by default those of ``init``.
+        learnable: Which of the three train: True, False, or their names.
+        parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
+            ``plain`` values as in the paper.
+        intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
+        init: "calibrated" (docs/initialisation.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        spread: Standard deviation of the outputs at a calibrated start; by default a fifth above nn.Linear's.
+        alpha_share: Share of the common part that α's difference balances at a calibrated start, above 0 and up to 1;
+            β's balances the rest.
+        device, dtype: Those of the parameters; by default those of what is shared or tied.
 
-    features: a FeatureBank to share; without it one of ``num_features`` is made.
-    prototypes: an nn.Parameter ``[P, D]`` to tie to, such as an embedding's weight; without it they are made.
-    alpha, beta, theta: starting values, by default those of ``init``; ``learnable`` says which of them train: True,
-    False, or their names; ``parametrization``, how: "gain", "log" or, as in the paper, "plain", see constants.py.
-    init: "calibrated", docs/initialisation.md, or the paper's "uniform", "normal", "orthogonal".
-    spread: standard deviation of the outputs at a calibrated start, by default a fifth above an nn.Linear's.
-    alpha_share: the part, above 0 and up to 1, of what is common that α's difference takes away at that start;
-    β's takes the rest.
-    bias: adds a learned number for each prototype, which the paper does not have.
-    The options are those of functional.tversky_projection.
+    Example:
+        >>> layer = TverskyProjection(dim=8, num_prototypes=3, num_features=32)
+        >>> layer(torch.randn(5, 8)).shape
+        torch.Size([5, 3])
     """
 
     starting_constants: tuple[float | None, ...]
@@ -182,8 +202,11 @@ class TverskyProjection(Contrast):
     def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again, for the bank and the prototypes as they are now.
 
-        Where they are calibrated, outputs then have the mean 0 and the standard deviation ``spread``, by default the
-        layer's own, for inputs like ``x [N, D]`` or, without them, of unit variance.
+        If they are calibrated, outputs then have mean 0 and standard deviation ``spread``.
+
+        Args:
+            x: Inputs ``[N, D]`` to calibrate for; by default inputs of unit variance.
+            spread: By default the layer's own.
         """
         _reset_constants(self, self.prototypes, x, self.spread if spread is None else spread, self.alpha_share)
 
@@ -202,7 +225,7 @@ class TverskyProjection(Contrast):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _similarities(self, x: Tensor) -> Tensor:
-        """The prototypes' side is kept in ``eval()`` under ``no_grad``, so that a small batch need not pay for it.
+        """Similarities, ``[..., P]``. ``eval()`` under ``no_grad`` keeps the prototypes' side for the next batch.
 
         It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
         they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
@@ -256,7 +279,10 @@ class TverskyProjection(Contrast):
     ) -> Tensor:
         """Loss of the layer's output without making it, for many prototypes: ``[..., D]``, ``[...]`` -> ``[]``.
 
-        The arguments are those of functional.tversky_cross_entropy.
+        Args:
+            x: Inputs, ``[..., D]``.
+            target: Index of the right prototype of each input, ``[...]``, or ``ignore_index``.
+            ignore_index, reduction, label_smoothing, z_loss: As in ``functional.tversky_cross_entropy``.
 
         Equivalent to: ``nn.functional.cross_entropy(self(x).flatten(0, -2), target.flatten(), ...)``.
         """
@@ -282,18 +308,22 @@ class TverskyProjection(Contrast):
         feature_names: Sequence[str] | None = None,
         prototype_names: Sequence[str] | None = None,
     ) -> Explanation:
-        """Why this input ``[D]`` is as similar as it is to a prototype (by default the most similar one).
+        """Why this input is as similar as it is to a prototype, feature by feature. Print it, or show it in a notebook.
 
-        The signed contributions of all features add up to the layer's output. Print it, or show it in a notebook.
+        The signed contributions of all features add up to the layer's output.
+
+        Args:
+            x: The input, ``[D]``.
+            prototype: Which prototype; by default the most similar one.
+            top: How many features of each kind are shown.
+            feature_names, prototype_names: What to call them, in order.
         """
         from .explain import explain
 
         return explain(self, x, prototype, top, feature_names, prototype_names)
 
     def prune(self, data, through=None, fold: bool = False) -> Pruned:
-        """Removes features that nobody has on the data, where outputs stay as they are; see bank.prune."""
-        from .bank import prune
-
+        """Removes features that nobody has on the data, where outputs stay as they are; see ``bank.prune``."""
         return prune(self, data, through, fold)[0]
 
     def extra_repr(self) -> str:

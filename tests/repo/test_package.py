@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from similitude._moved import MOVED
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "similitude"
 
 # The rooms of the package from the lowest up: a file imports from its own room and from those before it.
 # CONTRIBUTING.md says what each is for.
 LAYERS = [
+    "_moved",
     "form",
     "files",
     "ops",
@@ -178,3 +181,14 @@ def test_readme_has_code():
 def test_every_module_says_why_it_exists():
     for path in PACKAGE.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+@pytest.mark.parametrize("old", ["from similitude import hygiene", "import similitude.experiments.xor"])
+def test_old_names_say_where_the_new_ones_are(old):
+    with pytest.raises(ImportError, match=r"of version 0\.1 is now similitude\.(bank|reproduce)\.$"):
+        exec(old, {})
+
+
+def test_old_names_lead_to_modules_that_are_there():
+    for name in (new for several in MOVED.values() for new in several.split(" and similitude.")):
+        assert name in modules(), name

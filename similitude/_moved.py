@@ -1,0 +1,35 @@
+"""Says where modules of version 0.1 are now. To be deleted after version 0.2."""
+
+import sys
+
+MOVED = {
+    "constants": "contrast",
+    "experiments": "reproduce",
+    "hygiene": "bank",
+    "precision": "ops.modes",
+    "recipes": "initialize and similitude.optim",
+    "interpret.canvas": "interpret.figures.base",
+    "interpret.compare": "explain",
+    "interpret.drawing": "interpret.figures.graph",
+    "interpret.explain": "explain",
+    "interpret.fit": "interpret.words",
+    "interpret.layout": "interpret.graph",
+    "interpret.page": "interpret.graph",
+    "interpret.plots": "interpret.figures",
+    "interpret.prototypes": "models.data_domain",
+    "interpret.sheets": "interpret.figures",
+    "models.pretrained": "models.hf",
+}
+
+
+class OldNames:
+    """A finder that is asked for what no other has found."""
+
+    @staticmethod
+    def find_spec(name: str, path=None, target=None) -> None:
+        new = MOVED.get(name.removeprefix("similitude.")) if name.startswith("similitude.") else None
+        if new:
+            raise ImportError(f"{name} of version 0.1 is now similitude.{new}.")
+
+
+sys.meta_path.append(OldNames)  # pyright: ignore[reportArgumentType]
