@@ -27,9 +27,9 @@ class OldNames:
 
     @staticmethod
     def find_spec(name: str, path=None, target=None) -> None:
-        new = MOVED.get(name.removeprefix("similitude.")) if name.startswith("similitude.") else None
-        if new:
-            raise ImportError(f"{name} of version 0.1 is now similitude.{new}.")
+        for old, new in MOVED.items():
+            if f"{name}.".startswith(f"similitude.{old}."):
+                raise ImportError(f"similitude.{old} of version 0.1 is now similitude.{new}.")
 
 
 sys.meta_path.append(OldNames)  # pyright: ignore[reportArgumentType]
