@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
 PAPER = (0.5, 0.5, 1.0)
-# Standard deviation of outputs for inputs of unit variance: a little above nn.Linear's 0.58, so that it is 0.5 behind a
-# ReLU, where that has 0.41. Of two prototypes more, since what they have in common moves both outputs alike. Over a
-# single feature less: cross entropy is then 9 % above ln 2, and not 12 %.
+# Standard deviation of outputs for inputs of unit variance: above nn.Linear's 0.58, so that it is 0.5 behind a ReLU,
+# where nn.Linear has 0.41. Two prototypes need more, since their common part moves both outputs alike; with a single
+# feature they need less: cross entropy then starts 9 % above ln 2 instead of 12 %.
 SPREAD, OF_TWO, OF_TWO_OVER_ONE = 0.705, 0.82, 0.51
-# Of the inputs that constants are tried on; not a seed that anybody else takes.
+# Draws the inputs that constants are calibrated on; unlikely to be anybody's own seed.
 SEED = 0x1977_0084
 # Length of a prototype, as nn.Linear's rows have it.
 LENGTH = 1 / math.sqrt(3)
-# The part of f(A∩B) that f(A−B) takes away at the start; f(B−A) takes the rest. With few features it is less.
+# Share of f(A∩B) that f(A−B) balances at the start; f(B−A) balances the rest. With few features it is less.
 SHARE = 0.5
-# Sum of a single feature's elements, in few dimensions less; found by trial. Inputs behind a ReLU then have it about as
-# often and as much as standard normal ones.
+# Sum of a single feature's elements (less in few dimensions), found by trial: inputs behind a ReLU then have it about
+# as often and as much as standard normal ones.
 LEAN = 0.6
 # Mean of each coordinate of a leaning model's hidden states and prototypes, in standard deviations.
 TILT = 0.25
-# Times its mean that P prototypes have in common, divided by P.
+# The common part of P prototypes is COMMON / P times their mean.
 COMMON = 3
 
 
@@ -69,8 +69,8 @@ def fill_(weight: Tensor, init: str = "calibrated") -> Tensor:
 def fill_prototypes_(weight: Tensor, init: str, features: Tensor) -> Tensor:
     """``weight``, ``[P, D]``, filled in place as prototypes: as a bank, or, calibrated, with nearly orthogonal rows.
 
-    Those have and lack the first of ``features`` in turn, so that no feature is had by all, however few there are. Few
-    of them, two above all, have a part in common: it moves their outputs together, which a softmax does not see.
+    They have and lack the first of ``features`` in turn, so that even a single feature tells them apart. Prototypes
+    also share a common part, which is large if they are few: it moves all outputs together, which a softmax ignores.
     """
     if init != "calibrated" or weight.is_meta:
         return fill_(weight, init)
@@ -88,9 +88,9 @@ def fill_prototypes_(weight: Tensor, init: str, features: Tensor) -> Tensor:
 def frame_(weight: Tensor) -> Tensor:
     """``weight``, ``[K, D]``, of orthonormal bases one after the other, the second half being the first's opposites.
 
-    Of each pair of opposites an object has exactly one, so that every object has half of the features; and summed over
-    such a bank, products of measures give back the scalar product of the vectors. A single feature has no opposite, and
-    is turned so that inputs behind a ReLU are on either side of it.
+    An object has exactly one of two opposites, so every object has half of the features; and products of measures,
+    summed over such a bank, return the scalar product of the vectors. A single feature has no opposite and is turned so
+    that inputs behind a ReLU lie on both sides of it.
     """
     K, D = weight.shape
     half = -(-K // 2)
@@ -143,19 +143,25 @@ def calibrate(
     alpha_share: float = SHARE,
     x: Tensor | None = None,
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """α, β, θ with which S has the mean 0 and the standard deviation ``spread`` for inputs like ``x``, and their units.
+    """α, β, θ that give S mean 0 and standard deviation ``spread``, and their units.
 
-    Without x for standard normal ones; without prototypes for other such objects. A unit is what a constant would be if
-    it were to balance f(A∩B) alone: α starts as ``alpha_share`` of its unit, β as the rest of its own. S is linear in
-    the three, so that its three parts, computed for some inputs and prototypes, tell them. Where nothing is shared or
-    nothing distinctive there is nothing to balance, and only the size is set; the ratio model has none to choose and
-    starts as in the paper.
+    A constant's unit is the value that would balance f(A∩B) alone: α starts at ``alpha_share`` of its unit, β at the
+    rest of its own. S is linear in the three, so its three parts, computed for some inputs and prototypes, determine
+    them. If nothing is shared or nothing is distinctive, only the size is set. The ratio model starts as in the paper.
+
+    Args:
+        prototypes: ``[P, D]``; without them, standard normal objects.
+        features: The bank, ``[K, D]``.
+        form: The options.
+        spread: Standard deviation of S.
+        alpha_share: Share of f(A∩B) that α balances.
+        x: Inputs ``[N, D]``; by default standard normal ones.
     """
     if form.model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
     generator = torch.Generator().manual_seed(SEED)
     K, D = features.shape
-    # In 64 bits, so that the number of threads does not show in the constants.
+    # In 64 bits, so that the constants do not depend on the number of threads.
     bank = features.to(widest(features))
     if prototypes is None:
         prototypes = torch.randn(256, D, generator=generator, device="cpu")
@@ -164,8 +170,7 @@ def calibrate(
     chosen = torch.randperm(P, generator=generator, device="cpu")[:most]
     few = prototypes[chosen.to(prototypes.device)].to(bank)
     if x is None:
-        # On the CPU, whatever the default device, and not from the generator that everybody draws from: other numbers
-        # stay what they are.
+        # On the CPU whatever the default device, and from a generator of its own, so that no other draw changes.
         n = max(64, min(4096, 2**25 // (len(few) * K), 2**31 // (D * K)))
         x = torch.randn(n, D, generator=generator, device="cpu")
     x = x.to(bank)
@@ -176,7 +181,7 @@ def calibrate(
     common = pairwise.common(pairs, form.intersection, form.level)
     a_only, b_only = pairwise.distinctive(pairs, form.difference, form.level)
     means = [t.mean().item() for t in (common, a_only, b_only)]
-    # Of one feature next to nothing, but not nothing: its logarithm may be learned.
+    # For a single feature almost 0, but not 0: its logarithm may be learned.
     share = alpha_share * (1 - 0.99 / K)
     shares = (share, 1 - share, 1.0)
     units = [means[0] / mean for mean in (*means[1:], means[0])] if min(means) > 0 else PAPER
@@ -193,11 +198,17 @@ def calibrate(
 def init_from_data(
     layer: TverskyProjection | TverskySimilarity, x: Tensor, share: float = 0.5, spread: float | None = None
 ) -> None:
-    """Starts a layer from a batch of what it is going to see, ``[..., D]``, in one pass.
+    """Starts a layer from a batch of its inputs, in one pass.
 
-    Each feature is turned along the batch's mean until ``share`` of the batch has it, at the length that it had, and α,
-    β, θ are set so that outputs have the mean 0 and the standard deviation ``spread``. Inputs behind a ReLU need it
-    most: all on one side, they would have some features always and others never.
+    Each feature is turned along the batch's mean until ``share`` of the batch has it; its length stays. α, β, θ are set
+    so that outputs have mean 0 and standard deviation ``spread``. Inputs behind a ReLU need this most: they lie on one
+    side, so some features would be present always and others never.
+
+    Args:
+        layer: A TverskyProjection or TverskySimilarity.
+        x: Inputs, ``[..., D]``.
+        share: Fraction of the batch that has each feature.
+        spread: Standard deviation of the outputs; by default the layer's own.
     """
     checks.check_vectors("x", x)
     checks.check_width("x", x, layer.features.weight)
@@ -232,8 +243,12 @@ def _turn_(bank: Tensor, x: Tensor, share: float) -> None:
 def init_from_linear(layer: TverskyProjection, linear: nn.Linear, x: Tensor | None = None) -> None:
     """Starts a projection near a trained linear layer: its rows as prototypes, its bias, and outputs of its size.
 
-    x: some of its inputs, ``[..., D]``, for which sizes are then equal; without them for inputs of unit variance. How
-    near it is depends on the bank: with K = 2D calibrated features the outputs correlate to about 0.9.
+    How near depends on the bank: with K = 2D calibrated features the outputs correlate to about 0.9.
+
+    Args:
+        layer: The projection.
+        linear: The trained layer, of the same sizes.
+        x: Some of its inputs, ``[..., D]``, for which sizes are made equal; by default inputs of unit variance.
     """
     if not isinstance(linear, nn.Linear):
         raise TypeError(f"linear must be an nn.Linear; got {type(linear).__name__}.")

@@ -1,8 +1,8 @@
 """Cross entropy of all-pairs similarities without the N×P logits.
 
-Measures are ``a [N, K]`` and ``b [P, K]`` without their negative values, which no similarity depends on. The logits of
-a chunk of rows are made, turned into losses and into their own gradient, and forgotten: memory is O(chunk·P + NK + PK).
-Gradients come from the same walk over the chunks as the loss; the backward only scales them.
+Measures are ``a [N, K]`` and ``b [P, K]`` without their negative values, on which no similarity depends. The logits of
+a chunk of rows are computed, turned into losses and into their own gradient, and dropped: memory is
+O(chunk·P + NK + PK). One walk over the chunks computes loss and gradients; the backward only scales them.
 """
 
 import math
@@ -19,7 +19,7 @@ from .reference import Scalar
 from .separable import add_product_, least_quotient
 
 REDUCTIONS = ("mean", "sum", "none")
-# Logits of a chunk: few enough to be small beside all of them, and enough to keep a GPU busy.
+# Logits in a chunk: few beside all of them, and enough to keep a GPU busy.
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
 
 
@@ -45,7 +45,7 @@ def cross_entropy(
     loss: Loss,
     P: int,
 ) -> Tensor:
-    """Loss of the rows whose target is not ``ignore_index``, in 32 bits or more: a number, or ``[N]`` for "none".
+    """Loss of the rows whose target is not ``ignore_index``, in float32 or wider: a number, or ``[N]`` for "none".
 
     Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, form), bias, ...)``, gradients included.
     """
@@ -61,13 +61,13 @@ def cross_entropy(
     if each:
         return out.new_zeros(len(target)).index_copy(0, rows, out)
     if reduction == "mean":
-        # Of no rows torch's mean is NaN and its gradients are 0.
+        # As torch: the mean of no rows is NaN, and its gradients are 0.
         return out / len(rows) if len(rows) else out + math.nan
     return out
 
 
 def plain(logits: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, loss: Loss) -> Tensor:
-    """The loss of logits ``[N, P]`` that are at hand: F.cross_entropy, and ``z_loss`` times log-sum-exp squared."""
+    """The loss of given logits ``[N, P]``: F.cross_entropy plus ``z_loss`` times log-sum-exp squared."""
     logits = logits.to(wide(logits.dtype))
     if bias is not None:
         logits = logits + bias.to(logits.dtype)
@@ -93,7 +93,7 @@ class ChunkedLoss(torch.autograd.Function):
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
         wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
         losses, gradients = _walk(inputs, rows, target, form, loss, wanted, P)
-        # What each row weighs is known only in the backward, which then walks again.
+        # The weight of each row is known only in the backward, which then walks again.
         ctx.save_for_backward(*((*inputs, rows, target) if each else gradients))
         return losses if each else losses.sum()
 
@@ -118,7 +118,7 @@ class ChunkedLoss(torch.autograd.Function):
 def _scaled(gradient: Tensor | None, scale: Tensor, dtype: torch.dtype) -> Tensor | None:
     if gradient is None:
         return None
-    # Multiplied in the scale's dtype: a mean of many rows is a scale that half precision has no digits for.
+    # Multiplied in the scale's dtype: the scale of a mean over many rows underflows in half precision.
     return torch.mul(gradient.to(scale.dtype), scale, out=torch.empty_like(gradient, dtype=dtype))
 
 
@@ -151,7 +151,7 @@ def _walk(
         i = slice(start, start + n)
         logits, pull = chunks.compare(a[rows[i]].detach())
         of_rows = None if weight is None else weight[i]
-        # Products take slopes as halves; whatever else is made of them is a sum in which they nearly cancel.
+        # Products take slopes as halves; other sums of them nearly cancel and need more digits.
         dtype = (a.dtype if isinstance(chunks, Products) else logits.dtype) if any(wanted) else None
         losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
@@ -170,7 +170,7 @@ def _walk(
 
 
 def _chunk_rows(a: Tensor, b: Tensor) -> int:
-    """Rows of a chunk: CHUNK logits, or a quarter of K if that is more, since each chunk costs some passes over b."""
+    """Rows of a chunk: CHUNK logits, or K/4 rows if that is more, since each chunk costs some passes over b."""
     return max(1, CHUNK.get(a.device.type, 2**24) // max(1, len(b)), a.shape[1] // 4)
 
 
@@ -279,9 +279,9 @@ class Products:
 
 
 def _unequal(a: Tensor, b: Tensor, scalars: Sequence[Tensor]) -> bool:
-    """Whether one of α, β, θ adds so much less to S than another that its gradient is better not a difference of sums.
+    """Whether one of α, β, θ adds so much less to S than another that a difference of sums would lose its gradient.
 
-    What they add is of the size of α·a, β·b and θ·a·b; some rows show what that is.
+    Their parts of S have the sizes of α·a, β·b and θ·a·b, estimated from some rows.
     """
     alpha, beta, theta = scalars
     size_a, size_b = (x[:1024].to(wide(x.dtype)).square().mean().sqrt() for x in (a, b))

@@ -1,15 +1,15 @@
-"""Gradients for features that an object lacks, which have none by Eq. 1–7; values stay as they are.
+"""Gradients for features that an object lacks, which have none by Eq. 1–7; outputs do not change.
 
-A feature counts from where its measure becomes positive, so that S is flat in a measure below 0: a prototype without
-features, or a feature that nobody has, would never move again. With a leak λ a lacked feature gets λ times the gradient
-by A⁺ = max(a, 0) at A⁺ = 0, as behind a leaky ReLU that leaks in the backward pass only. With J = 1[b > 0]:
+S is flat in a measure below 0, so a prototype without features, or a feature that no object has, would never move
+again. With a leak λ a lacked feature gets λ times the gradient with respect to A⁺ = max(a, 0) at A⁺ = 0, like a leaky
+ReLU in the backward pass only. With J = 1[b > 0]:
 
     dS/da = λ (θ c − α (1 − J))            ignorematch        for a ≤ 0
     dS/da = λ (θ c − α (1 − h) + β h)      subtractmatch
 
 h = (1 + J)/2 is the slope of min(A⁺, B⁺), a tie of two zeros being shared half and half as everywhere; c is that of
 the intersection: B⁺ for product, J/2 for mean, h for min, J σ(b) for softmin, and 0 for max, which B⁺ decides. The same
-holds for b with α and β exchanged. What a jump of an indicator would do is no part of it.
+holds for b with α and β exchanged. The indicators' own jumps are ignored, as everywhere.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""All pairs of what does not split into products: Σ_k min(a⁺, b⁺), and the feature-level softmin.
+"""Sums over all pairs that do not factor into products: Σ_k min(a⁺, b⁺), and the feature-level softmin.
 
 Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. The forward walks over tiles; the backward
 compares again instead of remembering, so memory stays O(NP + NK + PK) and a tile.
@@ -13,12 +13,12 @@ from torch import Tensor
 from .modes import apply, wide
 from .reference import common_terms
 
-# Elements of a tile: what fills a core's cache, or a GPU. Measured; the optimum is flat.
+# Elements of a tile, measured: they fill a core's cache, or a GPU. The optimum is flat.
 TILE = {"cpu": 2**21, "cuda": 2**26}
 
 
 def min_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
-    """M = Σ_k min(a⁺, b⁺), ``[..., N, P]``: what both have, counted as much as the lesser has it.
+    """M = Σ_k min(a⁺, b⁺), ``[..., N, P]``: what both have, as much as the one that has less of it.
 
     Equivalent to: ``torch.minimum(a.relu()[..., :, None, :], b.relu()[..., None, :, :]).sum(-1)``.
     """
@@ -148,7 +148,7 @@ def _scan(a: Tensor, b: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Ten
     from torch._higher_order_ops.scan import scan
 
     def add(total: Tensor, measures: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        # Of a loop without an output for each step some tools of ONNX cannot read the attributes.
+        # Some ONNX tools cannot read a loop that has no output per step.
         return total + term(measures[0].unsqueeze(-1), measures[1].unsqueeze(-2)), total.new_zeros(1)
 
     # ONNX is for inference, and tracing would prepare for gradients.
@@ -176,12 +176,12 @@ def _tiles(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _apart(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The measures with absent features so far from everything, and from each other, that e^−|a−b| counts as 0."""
+    """The measures, with absent features moved so far from everything and from each other that e^−|a−b| is 0."""
     return torch.where(a > 0, a, -100.0), torch.where(b > 0, b, -200.0)
 
 
 def _excess(a: Tensor, b: Tensor) -> Tensor:
-    """log(1 + e^−|a−b|), and exactly 0 from a distance of 80 on, short of exponentials that are subnormal and slow."""
+    """log(1 + e^−|a−b|), exactly 0 from a distance of 80 on: beyond it exponentials are subnormal and slow."""
     near = (a - b).abs_().neg_().clamp_(min=-80.0).exp_()
     return torch.threshold_(near, 2e-35, 0.0).log1p_()
 

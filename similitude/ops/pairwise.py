@@ -1,7 +1,7 @@
-"""S of all pairs without an N×P×K tensor: matrix products where Eq. 1–7 split, min-sums where they do not.
+"""S of all pairs without an N×P×K tensor: matrix products where Eq. 1–7 factor, min-sums where they do not.
 
-Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. Halves come only from where there are
-kernels for them, and the answer is then a half, or in float32.
+Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes. They are halves only where kernels take
+halves; the result is then a half or float32.
 """
 
 from collections.abc import Sequence
@@ -54,14 +54,14 @@ def similarity(
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":
         if intersection in ("min", "max"):
-            # Pairs that share nothing may have steep slopes, which would drown others where gradients are added up.
+            # Pairs that share nothing may have slopes so steep that they drown the others when gradients are summed.
             shared = torch.where(shared > 0, shared, 0.0)
         return ratio(shared, a_only, b_only, alpha, beta)
     return contrast(shared, a_only, b_only, alpha, beta, theta)
 
 
 class Pairs:
-    """The sums over all pairs that f(A∩B) and f(A−B) are made of, each computed once, when first asked for."""
+    """The sums over all pairs that make up f(A∩B) and f(A−B); each is computed once, on first use."""
 
     def __init__(self, a: Tensor, b: Tensor, kernels: bool = True):
         self.a, self.b, self.kernels = a, b, kernels
@@ -101,10 +101,10 @@ def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
 
 
 def distinctive(pairs: Pairs, difference: str, level: str) -> tuple[Tensor, Tensor]:
-    """f(A−B) and f(B−A) of all pairs, each ``[..., N, P]``: what each has, less what of it is matched.
+    """f(A−B) and f(B−A) of all pairs, each ``[..., N, P]``: the salience of one side less its matched part.
 
-    Where nothing else asks for the shared sums, what is lacking is summed directly, at the same cost, and is exactly 0
-    where nothing is.
+    Unless the shared sums are there already, the unmatched part is summed directly: the same cost, and exactly 0 where
+    nothing is unmatched.
     """
     if difference == "ignorematch" and not pairs.has_shared_sums():
         return separable.lacking_sums(pairs.a, pairs.b)

@@ -1,4 +1,4 @@
-"""All pairs by matrix products: whatever of Eq. 1–7 splits into an object's side times a prototype's side.
+"""All pairs by matrix products: the parts of Eq. 1–7 that factor into an object's side and a prototype's side.
 
 Measures are ``a [..., N, K]`` and ``b [..., P, K]`` with equal leading axes; nothing is larger than N×P, N×K or P×K.
 Sums over shared features are products with 0/1 indicators, which carry no gradient.
@@ -81,21 +81,21 @@ def root(a: Tensor) -> Tensor:
 def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> Tensor:
     """The contrast model of product + ignorematch in two products forward and two backward.
 
-    S = A⁺(θB⁺ − α(1−J))ᵀ − β(1−I)B⁺ᵀ, in which nothing large is taken from something as large.
+    S = A⁺(θB⁺ − α(1−J))ᵀ − β(1−I)B⁺ᵀ, written so that no two large terms cancel.
 
     Equivalent to: ``theta * product(a, b) - alpha * (salience(a)[..., None] - u) - beta * (salience(b) - v)``.
     """
     a, b = a.relu(), b.relu()
     if torch.compiler.is_compiling():
-        # Tracing needs no help to fuse the element-wise part, and takes no branch on values.
+        # The compiler fuses the element-wise part itself, and cannot branch on values.
         return _forward(a, b, alpha, beta, theta)[0]
     return apply(ProductIgnorematch, a, b, alpha, beta, theta)[0]
 
 
 class Sides(NamedTuple):
-    """What product + ignorematch makes of prototypes, whatever they are compared with.
+    """The prototypes' side of product + ignorematch, the same for all objects.
 
-    A column a prototype: so a single object is multiplied nearly twice as fast.
+    One column per prototype, which makes the product with a single object nearly twice as fast.
     """
 
     shared: Tensor  # [K, P], θB⁺ − α(1−J)
@@ -135,7 +135,7 @@ def _forward(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -
 
 
 class ProductIgnorematch(torch.autograd.Function):
-    """On measures that are not negative, A⁺ and B⁺, whose signs are the indicators I and J."""
+    """Takes A⁺ and B⁺, measures without their negative values, whose signs are the indicators I and J."""
 
     @staticmethod
     def forward(a, b, alpha, beta, theta):
@@ -146,7 +146,7 @@ class ProductIgnorematch(torch.autograd.Function):
         a, b, *scalars = inputs
         missing = output[1]
         ctx.mark_non_differentiable(missing)
-        # S itself is not kept: an output may be written to by its receiver, as a ReLU in place does.
+        # S itself is not saved: its receiver may write to it, as an in-place ReLU does.
         learning = any(ctx.needs_input_grad[2:])
         tensors = [s for s in scalars if isinstance(s, Tensor)]
         ctx.save_for_backward(a, b, missing if learning else None, *tensors)
@@ -175,9 +175,9 @@ class ProductIgnorematch(torch.autograd.Function):
 def _scalar_gradients(grad, a, b, missing, to_a, to_b, alpha, beta, theta):
     """Gradients of α, β, θ: S is linear in them and homogeneous in A⁺ and in B⁺, so no further product is needed.
 
-    ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. Where that means a division by almost nothing, or the gradient
-    is itself to be differentiated, one product more gives them directly; as on a GPU, where a look at values would wait
-    for all that is queued, and cannot be part of a CUDA graph.
+    ⟨A⁺, dA⟩ = θ dθ + α dα and ⟨B⁺, dB⟩ = θ dθ + β dβ. One more product gives them directly where this would divide by
+    almost nothing, where the gradient is to be differentiated again, and on a GPU, where looking at values would wait
+    for the queue and break CUDA graphs.
     """
     if torch.is_grad_enabled():
         missing = _missing(a, b)
@@ -195,16 +195,16 @@ def _scalar_gradients(grad, a, b, missing, to_a, to_b, alpha, beta, theta):
 
 
 def least_quotient(a: Tensor) -> float:
-    """How large what is divided must be beside the norm of the rows that it is the sum of, each with its own rounding.
+    """Smallest safe quotient of a sum of rows by the norm of those rows, each of which carries its own rounding error.
 
-    That keeps nine digits of 64 bits and four of 32; of halves, whose rounding averages out over K features, one.
+    It keeps nine digits in float64 and four in float32; in halves, whose rounding averages out over K features, one.
     """
     eps = torch.finfo(a.dtype).eps
     return eps**0.4 if eps < 1e-6 else 8 * eps / math.sqrt(a.shape[-1])
 
 
 def _inner(x: Tensor, y: Tensor) -> Tensor:
-    """Row-wise products of x and y, in float64 since differences of their sums are taken."""
+    """Inner products of rows, in float64 because callers subtract their sums."""
     return (x * y).sum(-1).to(widest(x))
 
 
