@@ -17,7 +17,7 @@ def check_scalar(name: str, value: object) -> None:
             raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {given}.")
     elif not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {value!r}.")
-    elif not math.isfinite(value):
+    elif not torch.compiler.is_compiling() and not math.isfinite(value):  # a compiler may not know the value
         raise ValueError(f"{name} must be a finite number; got {value!r}.")
 
 

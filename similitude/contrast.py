@@ -121,9 +121,13 @@ class Contrast(nn.Module):
 
     def _plain(self, name: str) -> Tensor:
         """A constant that is learned itself, behind the property of its name."""
+        # A replica of nn.DataParallel has it as an attribute; parametrize has a module that returns it.
         for tensors in (self._parameters, self._buffers, self.__dict__):
             if name in tensors:
                 return tensors[name]  # pyright: ignore[reportReturnType]
+        made = self._modules.get("parametrizations")
+        if isinstance(made, nn.ModuleDict) and name in made:
+            return made[name]()
         raise AttributeError(f"{type(self).__name__} has no {name} yet.")
 
     @torch.no_grad()
@@ -137,7 +141,9 @@ class Contrast(nn.Module):
             raw.copy_(gain.log() if self.parametrization == "log" else gain)
 
     def __setattr__(self, name: str, value) -> None:
-        if name in CONSTANTS and not isinstance(value, nn.Parameter):
+        if name in CONSTANTS and getattr(self, "_is_replica", False):
+            self.__dict__[name] = value
+        elif name in CONSTANTS and not isinstance(value, nn.Parameter):
             checks.check_scalar(name, value)
             i = CONSTANTS.index(name)
             self._set(i, self.learned()[i], value.item() if isinstance(value, Tensor) else float(value))

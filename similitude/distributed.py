@@ -144,9 +144,7 @@ class ShardedProjection(TverskyProjection):
 
     def _own_similarities(self, x: Tensor) -> Tensor:
         """Similarities to this process's prototypes, ``[..., own share of P]``."""
-        x, features, *constants = (
-            _everywhere(tensor, self.mesh) for tensor in (x, self.features.weight, *self.contrast())
-        )
+        x, features, *constants = (_everywhere(tensor, self.mesh) for tensor in (x, self.features(), *self.contrast()))
         own = F.tversky_projection(x, _own(self.prototypes), features, *constants, *self.form)
         return own if self.bias is None else own + _own(self.bias).to(own.dtype)
 

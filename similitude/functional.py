@@ -266,9 +266,11 @@ def scalars(like: Tensor, *values: Scalar) -> tuple[Scalar, ...]:
     """α, β, θ checked, as numbers or tensors without axes in the dtype that sums are made in."""
     dtype, device, out = wide(like.dtype), like.device, []
     for name, value in zip(("alpha", "beta", "theta"), values, strict=True):
-        if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-            check_scalar(name, value)
-        out.append(value.reshape(()).to(device, dtype) if isinstance(value, Tensor) else float(value))
+        if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
+            out.append(value.reshape(()).to(device, dtype))
+            continue
+        check_scalar(name, value)
+        out.append(float(value))  # pyright: ignore[reportArgumentType]
     return tuple(out)
 
 

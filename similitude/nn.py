@@ -99,11 +99,11 @@ class TverskySimilarity(Contrast):
         _reset_constants(self, None, x, spread, SHARE)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return F.tversky_similarity(a, b, self.features.weight, *self.contrast(), *self.form)
+        return F.tversky_similarity(a, b, self.features(), *self.contrast(), *self.form)
 
     def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
         """All pairs: ``[..., N, D]``, ``[P, D]`` or ``[..., P, D]`` -> ``[..., N, P]``, never N×P×K in memory."""
-        return F.tversky_projection(a, b, self.features.weight, *self.contrast(), *self.form)
+        return F.tversky_projection(a, b, self.features(), *self.contrast(), *self.form)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.form.described()}"
@@ -230,7 +230,7 @@ class TverskyProjection(Contrast):
         It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
         they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
         """
-        prototypes, weight, form = self.prototypes, self.features.weight, self.form
+        prototypes, weight, form = self.prototypes, self.features(), self.form
         where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
         sources = (prototypes, weight, *self.learned()) if where else ()
         # Other threads may put another in its place meanwhile.
@@ -290,7 +290,7 @@ class TverskyProjection(Contrast):
             x,
             target,
             self.prototypes,
-            self.features.weight,
+            self.features(),
             *self.contrast(),
             **self.form._asdict(),
             bias=self.bias,

@@ -37,10 +37,12 @@ def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
     kernels = kernels and a.is_cuda and a.dtype != torch.float64 and a.dim() <= 3
     if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
         return _pair_terms(a, b, kind, _scan)
-    if torch.compiler.is_compiling():
-        # Inductor fuses the law into one loop that keeps no N×P×K tensor; tiles would be unrolled into the graph.
+    if torch.compiler.is_exporting():
+        # A program that needs nothing of ours, whatever runs it.
         dtype = wide(a.dtype)
         return common_terms(a.to(dtype).unsqueeze(-2), b.to(dtype).unsqueeze(-3), kind).sum(-1)
+    if torch.compiler.is_compiling():
+        return pair_sum(a, b, kind, kernels)
     return apply(PairSum, a, b, kind, kernels)
 
 
@@ -102,6 +104,49 @@ class PairSumGradients(torch.autograd.Function):
         share = both * torch.sigmoid(b - a)
         bend = g * (by_a - by_b) * share * (both - share)
         return (by_a * share + by_b * (both - share)).sum(-1), -bend.sum(-2), bend.sum(-3), None, None
+
+
+# For torch.compile, one node each: traced, the law's backward would keep an N×P×K tensor, and tiles be unrolled.
+@torch.library.custom_op("similitude::pair_sum", mutates_args=())
+def pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
+    return PairSum.forward(a, b, kind, kernels)
+
+
+@torch.library.custom_op("similitude::pair_sum_gradients", mutates_args=())
+def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str, kernels: bool) -> tuple[Tensor, Tensor]:
+    return PairSumGradients.forward(grad, a, b, kind, kernels)
+
+
+@pair_sum.register_fake
+def _(a, b, kind, kernels):
+    return a.new_empty(*a.shape[:-1], b.shape[-2], dtype=wide(a.dtype))
+
+
+@pair_sum_gradients.register_fake
+def _(grad, a, b, kind, kernels):
+    return torch.empty_like(a), torch.empty_like(b)
+
+
+def _save(ctx, inputs, output) -> None:
+    a, b, ctx.kind, ctx.kernels = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _pull(ctx, grad):
+    return *pair_sum_gradients(grad, *ctx.saved_tensors, ctx.kind, ctx.kernels), None, None
+
+
+pair_sum.register_autograd(_pull, setup_context=_save)
+
+
+@pair_sum.register_vmap
+def _(info, in_dims, a, b, kind, kernels):
+    return pair_sum(*_batched(info, in_dims, a, b), kind, False), 0
+
+
+@pair_sum_gradients.register_vmap
+def _(info, in_dims, grad, a, b, kind, kernels):
+    return pair_sum_gradients(*_batched(info, in_dims, grad, a, b), kind, False), (0, 0)
 
 
 def _min_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

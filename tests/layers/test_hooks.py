@@ -1,0 +1,134 @@
+"""Layers under programs that reach into modules: replicas, parametrisations, hooks on the bank, offloading."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+
+from similitude import TverskyProjection, TverskySimilarity
+
+replicate = importlib.import_module("torch.nn.parallel.replicate")
+
+
+@pytest.fixture
+def two_replicas(monkeypatch):
+    """nn.DataParallel's own replicate; what it would send to two GPUs is copied on the CPU."""
+
+    def copies(tensors, devices, detach=False):
+        return [[t.detach().clone() if detach else t.clone() for t in tensors] for _ in devices]
+
+    monkeypatch.setattr(replicate, "_broadcast_coalesced_reshape", copies)
+    return lambda module: replicate.replicate(module, [0, 1])
+
+
+@pytest.mark.parametrize("learnable", [True, False, "alpha"], ids=str)
+@pytest.mark.parametrize("parametrization", ["gain", "log", "plain"])
+def test_replicas_of_data_parallel_answer_and_learn_as_one(two_replicas, parametrization, learnable):
+    model = nn.Sequential(
+        nn.Linear(6, 8), TverskyProjection(8, 5, 12, bias=True, parametrization=parametrization, learnable=learnable)
+    )
+    x, target = torch.randn(6, 6), torch.arange(6) % 5
+
+    def gradients(replicas) -> list[torch.Tensor]:
+        model.zero_grad()
+        out = torch.cat([replica(part) for replica, part in zip(replicas, x.chunk(len(replicas)))])
+        loss = replicas[-1][1].cross_entropy(replicas[-1][0](x), target)
+        (out.square().sum() + loss).backward()
+        return [out, *(p.grad.clone() for p in model.parameters())]
+
+    torch.testing.assert_close(gradients(two_replicas(model)), gradients([model]))
+    model.eval()
+    with torch.no_grad():
+        expected = model(x)
+        for replica in two_replicas(model):
+            torch.testing.assert_close(replica(x), expected)
+            torch.testing.assert_close(replica(x), expected)
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+    def right_inverse(self, x):
+        return x / 2
+
+
+@pytest.mark.parametrize("name", ["beta_gain", "beta_log", "beta", "prototypes", "features.weight"])
+def test_what_is_parametrised_answers_and_learns_and_comes_back(name):
+    how = name.partition("_")[2] or "plain"
+    layer = TverskyProjection(8, 5, 12, parametrization=how if how in ("gain", "log") else "plain")
+    x = torch.randn(4, 8)
+    expected = layer(x)
+    module, _, own = name.rpartition(".")
+    owner = layer.get_submodule(module)
+    parametrize.register_parametrization(owner, own, Doubled())
+    torch.testing.assert_close(layer(x), expected)
+    layer(x).sum().backward()
+    assert owner.parametrizations[own].original.grad.abs().sum() > 0
+    with torch.no_grad():
+        torch.testing.assert_close(layer.eval()(x), expected)
+        owner.parametrizations[own].original.add_(0.1)
+        torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
+    parametrize.remove_parametrizations(owner, own)
+    torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
+
+
+@pytest.mark.parametrize("layer", [TverskyProjection(6, 4, 9), TverskySimilarity(6, 9)], ids=["projection", "pairs"])
+def test_hooks_on_the_bank_fire_at_each_forward(layer):
+    layer, seen = copy.deepcopy(layer), []
+    layer.features.register_forward_pre_hook(lambda *_: seen.append("before"))
+    layer.features.register_forward_hook(lambda *_: seen.append("after"))
+    x = (torch.randn(3, 6),) if isinstance(layer, TverskyProjection) else (torch.randn(3, 6), torch.randn(3, 6))
+    for _ in range(2):
+        layer(*x)
+    assert seen == ["before", "after"] * 2
+
+
+def test_pruned_features_stay_pruned_while_the_rest_learns():
+    layer = TverskyProjection(6, 4, 9)
+    prune.random_unstructured(layer.features, "weight", amount=0.5)
+    mask = layer.features.weight_mask
+    optimizer = torch.optim.SGD(layer.parameters(), 0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(torch.randn(20, 6)).square().mean().backward()
+        optimizer.step()
+    changed = layer.features.weight_orig.detach() * mask
+    layer(torch.randn(2, 6))
+    torch.testing.assert_close(layer.features.weight.detach(), changed)
+    assert (layer.features.weight_orig.grad[mask == 0] == 0).all()
+
+
+def test_weight_norm_of_the_bank_learns():
+    layer = TverskyProjection(6, 4, 9)
+    x = torch.randn(20, 6)
+    expected = layer(x)
+    parametrizations.weight_norm(layer.features, dim=0)
+    torch.testing.assert_close(layer(x), expected)
+    layer(x).square().mean().backward()
+    assert all(p.grad.abs().sum() > 0 for p in layer.features.parameters())
+
+
+def offloads():
+    accelerate = pytest.importorskip("accelerate")
+    return {
+        "cpu": lambda model, folder: accelerate.cpu_offload(model, torch.device("cpu")),
+        "disk": lambda model, folder: accelerate.disk_offload(model, str(folder), torch.device("cpu")),
+    }
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_offloaded_layers_answer_as_before(where, training, tmp_path):
+    first = TverskyProjection(8, 5, 12, bias=True)
+    model = nn.Sequential(nn.Linear(8, 8), first, nn.Linear(5, 8), TverskyProjection(8, 3, features=first.features))
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        expected = model.train(training)(x)
+        offloads()[where](model, tmp_path)
+        assert all(p.is_meta for p in model.parameters())
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected)
