@@ -22,7 +22,7 @@ def wanted() -> set[str]:
 
 
 def starts(D: int = 64, P: int = 10) -> None:
-    """Spread of outputs and cross entropy over K at the start, simulated and as docs/initialisation/derivation.md derives them."""
+    """Spread of outputs and cross entropy over K at the start, simulated and derived (docs/initialisation)."""
     import matplotlib.pyplot as plt
     import torch
 

@@ -1,4 +1,4 @@
-"""Draws docs/figures/readme.png from the model of ``similitude demo``: ``python docs/figures/readme.py``, half a minute.
+"""Draws docs/figures/readme.png from the model of ``similitude demo``: ``python docs/figures/readme.py``.
 
 One test digit beside its two nearest prototypes. Each row is the sum that makes the similarity.
 """
@@ -86,7 +86,9 @@ def draw(layer, digits, index: int, path: Path) -> None:
             count = int((part != 0).sum())
             words = f"all {count} features  {signed(part.sum().item())}"
             text(left + width, bottom - 0.03, words, color=colour, weight="bold")
-    words = "the strongest two features of each kind, as images: ink counts for a feature where it is purple, against it"
+    words = (
+        "the strongest two features of each kind, as images: ink counts for a feature where it is purple, against it"
+    )
     text(0.5, 0.03, f"{words} where it is orange; black: the digit's outline", fontsize=9, color="0.35")
     figure.savefig(path, format="png", dpi=140, metadata={"Software": None})
 
