@@ -97,7 +97,10 @@ def accuracy(folder: Path) -> str:
     mnist = found("mnist-paper-seed0")
     networks = mnist[0]["result"]["networks"]
     heads = found("heads-paper-*")
-    birds = {kind: found(f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]") for kind in ("", "model_baseline-")}
+    tuned = heads[0]["result"]["accuracy"]
+    linear, ours = (f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]" for kind in ("model_baseline-", ""))
+    frozen = found(ours)
+    birds = [[run["result"]["accuracy"] for run in runs] for runs in (found(linear), frozen)]
     linear, head = best("ptb-tuned-model_baseline-*"), best("ptb-tuned-model_tversky_head-*")
     whole = min((best("ptb-tuned-seed0"), best("ptb-tuned-lr_*")), key=lambda run: run["result"]["valid"])
 
@@ -118,19 +121,16 @@ def accuracy(folder: Path) -> str:
             f"{100 * eight['p_conv']:.0f} %", "– → 53 % (best options, any size)", "xor", xor),
         row("MNIST, small CNN, the paper's recipe", digits("MNISTNet"), digits("TverskyMNISTNet"), "99.1 → 98.7 %",
             "mnist", mnist),
-        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", *(
-            spread(heads[0]["result"]["accuracy"][kind]) for kind in ("linear", "tversky")), "–", "heads", heads),
-        row("birds, the same with the paper's recipe and 224 features", *(
-            spread([run["result"]["accuracy"] for run in birds[kind]]) for kind in ("model_baseline-", "")),
-            "36.0 → 44.9 % (NABirds)", "resnet", birds[""]),
+        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", spread(tuned["linear"]), spread(tuned["tversky"]),
+            "–", "heads", heads),
+        row("birds, the same with the paper's recipe and 224 features", spread(birds[0]), spread(birds[1]),
+            "36.0 → 44.9 % (NABirds)", "resnet", frozen),
         row("Penn Treebank, GPT-2 with another head, test perplexity", perplexity(linear), perplexity(head), "–", "ptb",
             [linear, head]),
         row("Penn Treebank, GPT-2 with another head and MLPs", perplexity(linear), perplexity(whole),
             "112.81 → 103.99", "ptb", [linear, whole]),
     ]  # fmt: skip
-    note = (
-        "± is the standard error over seeds; rows without it have one seed. Lower perplexity is better. M: millions of"
-    )
+    note = "± is the standard error over seeds; rows without it have one seed. Lower perplexity is better; M: million"
     lines += ["", f"{note} parameters. {MADE.capitalize()} from `results`."]
     lines += [f"<br>{mark} {caveat[0].upper()}{caveat[1:]}." for caveat, mark in marks.items()]
     return "\n".join(lines)
