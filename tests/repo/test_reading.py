@@ -71,6 +71,16 @@ def test_the_index_leads_to_every_page():
     assert set(DOCS.rglob("*.md")) - {DOCS / "index.md"} <= led
 
 
+@pytest.mark.parametrize("folder", ["similitude", "tests", "benchmarks", "examples", "docs/figures"])
+def test_pages_that_code_names_are_there(folder):
+    lost = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        named = re.findall(r"\b(docs/[\w/-]+\.(?:md|py))\b", path.read_text())
+        if missing := [page for page in named if not (ROOT / page).exists()]:
+            lost[str(path.relative_to(ROOT))] = missing
+    assert not lost
+
+
 def test_links_are_seen(tmp_path):
     """What the tests above look for, on a page with one of each."""
     page = tmp_path / "page.md"
