@@ -9,7 +9,7 @@ import torch
 
 import similitude.functional as F
 
-from . import ratios, tables
+from . import ratios, readme, tables
 from .contenders import MIN_SUM, PRODUCT, SET, SHAPES, autocast, contenders, parity
 from .measure import captured, forward_backward, inputs, machine, milliseconds, peak_gib
 
@@ -151,7 +151,9 @@ def main() -> int:
         "--out", type=Path, default=tables.HERE / "results", help="folder of the CSV files and pictures"
     )
     parser.add_argument(
-        "--readme", action="store_true", help="write README's table from the CSV of the shapes, and stop"
+        "--readme",
+        action="store_true",
+        help="write the tables of README and docs from the CSV of the shapes and results/, and stop",
     )
     chosen = parser.parse_args()
     device = chosen.device
@@ -161,7 +163,7 @@ def main() -> int:
         if found is None:
             print(f"no CSV of the shapes in {chosen.out}; run python -m benchmarks first", file=sys.stderr)
             return 1
-        tables.write_readme(tables.read_csv(found))
+        readme.write(tables.read_csv(found))
         return 0
     print(machine(device))
     wrong = parity(device)

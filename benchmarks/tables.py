@@ -1,8 +1,7 @@
-"""Figures as CSV, as pictures, and as the table in README."""
+"""Measurements as CSV and as pictures."""
 
 import csv
 import platform
-import re
 from pathlib import Path
 
 import torch
@@ -10,7 +9,6 @@ import torch
 from .measure import commit, processor
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
 
 
 def where(device: str) -> dict[str, str]:
@@ -67,31 +65,3 @@ def draw(rows: list[dict], path: Path) -> None:
     )
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def readme_table(rows: list[dict]) -> str:
-    """A line a shape, for people: ours, the equations as they stand, and the two linear layers."""
-    columns = ("ours", "reference", "nn.Linear(D, P)", "nn.Linear(K, P aligned)")
-    lines = [
-        "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written "
-        "| nn.Linear(D, P) | nn.Linear(K, P) |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    cases = dict.fromkeys((r["shape"], r["N"], r["D"], r["P"], r["K"], r["options"]) for r in rows)
-    for shape, *size, options in cases:
-        found = {r["contender"]: r for r in rows if (r["shape"], r["options"]) == (shape, options)}
-        ours = found["ours"]
-        times = [f"{float(found[c]['both_ms']):.2f}" if c in found else "–" for c in columns]
-        alone = f"{float(ours['graph_ms']):.2f}" if ours["graph_ms"] else "–"
-        name = f"{shape} ({', '.join(size)}), {options}"
-        lines.append(f"| {name} | {times[0]} | {alone} | {float(ours['peak_gib']):.2f} | {' | '.join(times[1:])} |")
-    first = rows[0]
-    origin = f"{first['machine']}, torch {first['torch']}, commit {first['commit']}"
-    made = "made by `python -m benchmarks --readme` from `benchmarks/results`"
-    return "\n".join([*lines, "", f"Medians on {origin}; {made}. A dash: does not fit into memory, or was not run."])
-
-
-def write_readme(rows: list[dict]) -> None:
-    text = README.read_text()
-    block = f"<!-- speed -->\n{readme_table(rows)}\n<!-- /speed -->"
-    README.write_text(re.sub(r"<!-- speed -->.*<!-- /speed -->", lambda _: block, text, flags=re.DOTALL))

@@ -1,6 +1,7 @@
-"""Draws all pictures of docs again: ``python docs/figures/make.py``, in two minutes; it needs MNIST (see docs/data.md).
+"""Draws every picture of README and docs: ``python docs/figures/make.py``. It takes two minutes.
 
-Pictures come from the page itself, whose blocks write some, from ``similitude gallery results``, and from here.
+It needs MNIST (see docs/guides/data.md). The blocks of docs/guides/figures.md write some pictures, ``similitude gallery
+results`` writes most, readme.py writes README's, and the function ``starts`` the one of starting values.
 """
 
 import math
@@ -11,16 +12,17 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent
 
 
 def wanted() -> set[str]:
-    """Names of the pictures that pages of docs show."""
-    pages = "".join(page.read_text() for page in HERE.parent.glob("*.md"))
-    return set(re.findall(r"\]\(figures/([\w.-]+\.png)\)", pages))
+    """Names of the pictures that README and the pages of docs show."""
+    pages = "".join(page.read_text() for page in [DOCS.parent / "README.md", *DOCS.rglob("*.md")])
+    return set(re.findall(r"\]\([\w./]*figures/([\w.-]+\.png)\)", pages))
 
 
 def starts(D: int = 64, P: int = 10) -> None:
-    """Spread of outputs and cross entropy over K at the start, simulated and as docs/initialisation.md derives them."""
+    """Spread of outputs and cross entropy over K at the start, simulated and derived (docs/initialisation)."""
     import matplotlib.pyplot as plt
     import torch
 
@@ -54,14 +56,17 @@ def starts(D: int = 64, P: int = 10) -> None:
 
 
 def main() -> None:
+    import readme
+
     from similitude.reproduce.figures.gallery import make
 
     with tempfile.TemporaryDirectory() as folder:
-        make(HERE.parent.parent / "results", Path(folder))
+        make(DOCS.parent / "results", Path(folder))
         os.chdir(folder)
         starts()
-        code = re.findall(r"```python\n(.*?)```", (HERE.parent / "reading.md").read_text(), flags=re.DOTALL)
-        exec(compile("\n".join(code), "reading.md", "exec"), {"__name__": "page"})
+        readme.main(Path("readme.png"))
+        code = re.findall(r"```python\n(.*?)```", (DOCS / "guides" / "figures.md").read_text(), flags=re.DOTALL)
+        exec(compile("\n".join(code), "figures.md", "exec"), {"__name__": "page"})
         missing = sorted(name for name in wanted() if not Path(name).exists())
         if missing:
             raise SystemExit(f"nothing draws {', '.join(missing)}; the old ones were left as they were.")

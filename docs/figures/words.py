@@ -1,4 +1,4 @@
-"""Prints the lists of words in docs/reading.md again, as its tables: ``python docs/figures/words.py SOURCE [MORE]``.
+"""Prints the lists of words in docs/results/words.md, as its tables: ``python docs/figures/words.py SOURCE [MORE]``.
 
 SOURCE is one of
 

@@ -160,7 +160,10 @@ def blocks(page: Path) -> list[tuple[str, str | None]]:
     return [(code, output or None) for code, output in found]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_in_pages_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page run one after another, as a reader would type them."""
     monkeypatch.chdir(tmp_path)

@@ -1,34 +1,92 @@
-"""The pictures of docs: all are there, small, described, and drawn by docs/figures/make.py."""
+"""README and docs: pictures are there, small, described and drawn by docs/figures/make.py; links lead somewhere."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks and spans of code, in which brackets are no links."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
 SHOWN = [
-    (page.name, alt, target)
-    for page in sorted(DOCS.glob("*.md"))
-    for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text())
+    (page, alt, target) for page in PAGES for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text())
 ]
 
 
-@pytest.mark.parametrize(("page", "alt", "target"), SHOWN, ids=lambda value: value[:40])
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page; a heading that comes again is numbered."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w -]", "", shown.lower()).replace(" ", "-")
+        again = sum(1 for other in found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other))
+        found.add(f"{slug}-{again}" if again else slug)
+    return found
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    """Relative links of a page, as path and anchor; either may be empty."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    relative = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    return [(path, anchor) for path, _, anchor in (target.partition("#") for target in relative)]
+
+
+@pytest.mark.parametrize(("page", "alt", "target"), SHOWN, ids=lambda value: str(value)[-40:])
 def test_a_picture_is_there_small_and_described(page, alt, target):
-    picture = (DOCS / target).read_bytes()
+    picture = (page.parent / target).read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(picture) < 200_000
     assert len(alt) > 40
 
 
 def test_no_picture_is_left_over():
-    assert {target for _, _, target in SHOWN} == {f"figures/{path.name}" for path in (DOCS / "figures").glob("*.png")}
+    shown = {(page.parent / target).resolve() for page, _, target in SHOWN}
+    assert {path for path in shown if path.parent == DOCS / "figures"} == set((DOCS / "figures").glob("*.png"))
 
 
-def test_links_within_the_page_lead_somewhere():
-    text = (DOCS / "reading.md").read_text()
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
-    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    links = set(re.findall(r"\]\(#([^)]+)\)", text))
-    assert len(links) > 5
-    assert links <= slugs
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_relative_links_lead_somewhere(page):
+    lost = []
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            lost.append(path)
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            lost.append(f"{path}#{anchor}")
+    assert not lost
+
+
+def test_the_index_leads_to_every_page():
+    led = {(DOCS / path).resolve() for path, _ in links(DOCS / "index.md")}
+    assert set(DOCS.rglob("*.md")) - {DOCS / "index.md"} <= led
+
+
+@pytest.mark.parametrize("folder", ["similitude", "tests", "benchmarks", "examples", "docs/figures"])
+def test_pages_that_code_names_are_there(folder):
+    lost = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        named = re.findall(r"\b(docs/[\w/-]+\.(?:md|py))\b", path.read_text())
+        if missing := [page for page in named if not (ROOT / page).exists()]:
+            lost[str(path.relative_to(ROOT))] = missing
+    assert not lost
+
+
+def test_links_are_seen(tmp_path):
+    """What the tests above look for, on a page with one of each."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A, `b` & [c](x.md)\n## A\n## A\n[in](#a) [out](https://a.b/c) [file](../up.md#part)\n"
+        "`[no](code.md)` ![alt](pic.png)\n```\n# no heading\n[no](block.md)\n```\n"
+    )
+    assert links(page) == [("x.md", ""), ("", "a"), ("../up.md", "part"), ("pic.png", "")]
+    assert anchors(page) == {"a-b--c", "a", "a-1"}

@@ -1,0 +1,143 @@
+"""The tables of README and docs/guides/layers.md: cost from benchmarks/results, accuracy from results/.
+
+A page marks a table by a pair of comments, ``<!-- cost -->`` and ``<!-- /cost -->``; ``write`` fills it in.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guides" / "layers.md")
+LINEAR = "nn.Linear(D, P)"
+MADE = "written by `python -m benchmarks --readme`"
+
+
+def write(rows: list[dict], results: Path = ROOT / "results", pages: Sequence[Path] = PAGES) -> None:
+    """Fills in every marked table of the pages. rows: those of shapes-cuda.csv or shapes-cpu.csv."""
+    tables = {"cost": cost(rows), "speed": speed(rows), "results": accuracy(results)}
+    for page in pages:
+        text = page.read_text()
+        for name, table in tables.items():
+            block = f"<!-- {name} -->\n{table}\n<!-- /{name} -->"
+            text = re.sub(rf"<!-- {name} -->.*<!-- /{name} -->", lambda _, b=block: b, text, flags=re.DOTALL)
+        page.write_text(text)
+
+
+def _cases(rows: list[dict]):
+    """The contenders of each shape and options, by name, with a title."""
+    for key in dict.fromkeys((r["shape"], r["N"], r["D"], r["P"], r["K"], r["options"]) for r in rows):
+        shape, *size, options = key
+        found = {r["contender"]: r for r in rows if (r["shape"], r["options"]) == (shape, options)}
+        yield f"{shape} ({', '.join(size)}), {options}", found
+
+
+def _origin(rows: list[dict]) -> str:
+    return (
+        f"{rows[0]['machine']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}; {MADE} from `benchmarks/results`."
+    )
+
+
+def cost(rows: list[dict]) -> str:
+    """A Tversky layer beside nn.Linear, time and memory: the default options and one min-sum."""
+    lines = [
+        "| forward + backward (N, D, P, K), options | time, ms | × `nn.Linear` | GPU alone, ms | × | memory, GiB | × |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for title, found in _cases(rows):
+        if "product" not in title and not title.startswith("resnet"):
+            continue
+        cells = []
+        for key in ("both_ms", "graph_ms", "peak_gib"):
+            ours, linear = (float(found[name][key] or "nan") for name in ("ours", LINEAR))
+            shown = math.isfinite(ours) and round(ours, 2) > 0
+            cells += [f"{ours:.2f}", f"{ours / linear:.1f}"] if shown else ["–", "–"]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Medians on {_origin(rows)}"])
+
+
+def speed(rows: list[dict]) -> str:
+    """All shapes: ours, the equations as they stand, and the two linear layers."""
+    columns = ("reference", LINEAR, "nn.Linear(K, P aligned)")
+    lines = [
+        "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written "
+        "| nn.Linear(D, P) | nn.Linear(K, P) |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for title, found in _cases(rows):
+        values = [found["ours"][key] for key in ("both_ms", "graph_ms", "peak_gib")]
+        values += [found[name]["both_ms"] if name in found else "" for name in columns]
+        cells = ["–" if value in ("", "nan") else f"{float(value):.2f}" for value in values]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    note = f"Medians on {_origin(rows)} A dash: does not fit into memory, or was not run."
+    return "\n".join([*lines, "", note])
+
+
+def accuracy(folder: Path) -> str:
+    """Six rows out of results/, each with linear and Tversky under one recipe. ``paper`` is as published."""
+
+    def found(pattern: str) -> list[dict]:
+        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(pattern + ".json"))]
+        if not runs:
+            raise SystemExit(f"no result {pattern}.json in {folder}; make it with: similitude reproduce NAME --all")
+        return runs
+
+    def best(pattern: str) -> dict:
+        """The run whose rate is best on the validation part."""
+        return min(found(pattern), key=lambda run: run["result"]["valid"])
+
+    def row(task: str, linear: str, ours: str, paper: str, page: str, runs: list[dict]) -> str:
+        commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
+        return f"| {task} | {linear} | {ours} | {paper} | {commits} | [{page}](docs/results/{page}.md) |"
+
+    xor = found("xor-tuned-seed0")
+    eight = next(r for r in xor[0]["result"]["rows"] if r["num_features"] == 8)
+    mnist = found("mnist-paper-seed0")
+    networks = mnist[0]["result"]["networks"]
+    heads = found("heads-paper-*")
+    tuned = heads[0]["result"]["accuracy"]
+    linear, ours = (f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]" for kind in ("model_baseline-", ""))
+    frozen = found(ours)
+    birds = [[run["result"]["accuracy"] for run in runs] for runs in (found(linear), frozen)]
+    linear, head = best("ptb-tuned-model_baseline-*"), best("ptb-tuned-model_tversky_head-*")
+    whole = min((best("ptb-tuned-seed0"), best("ptb-tuned-lr_*")), key=lambda run: run["result"]["valid"])
+
+    def digits(name: str) -> str:
+        return f"{100 * networks[name]['accuracy']:.2f} % ({networks[name]['parameters']:,} parameters)"
+
+    marks: dict[str, str] = {}
+
+    def perplexity(run: dict) -> str:
+        caveat = run.get("caveat")
+        mark = marks.setdefault(caveat, "\\*" * (len(marks) + 1)) if caveat else ""
+        return f"{run['result']['test']:.2f}{mark} ({run['result']['parameters'] / 1e6:.0f} M)"
+
+    lines = [
+        "| task | `nn.Linear` | Tversky | paper: linear → Tversky | commit | page |",
+        "|---|---|---|---|---|---|",
+        row(f"XOR by one layer of 8 features, share of {eight['n']} runs that learn it", "cannot",
+            f"{100 * eight['p_conv']:.0f} %", "– → 53 % (best options, any size)", "xor", xor),
+        row("MNIST, small CNN, the paper's recipe", digits("MNISTNet"), digits("TverskyMNISTNet"), "99.1 → 98.7 %",
+            "mnist", mnist),
+        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", spread(tuned["linear"]),
+            spread(tuned["tversky"]), "–", "heads", heads),
+        row("birds, the same with the paper's recipe and 224 features", spread(birds[0]), spread(birds[1]),
+            "36.0 → 44.9 % (NABirds)", "resnet", frozen),
+        row("Penn Treebank, GPT-2 with another head, test perplexity", perplexity(linear), perplexity(head), "–", "ptb",
+            [linear, head]),
+        row("Penn Treebank, GPT-2 with another head and MLPs", perplexity(linear), perplexity(whole),
+            "112.81 → 103.99", "ptb", [linear, whole]),
+    ]  # fmt: skip
+    note = "± is the standard error over seeds; rows without it have one seed. Lower perplexity is better; M: million"
+    lines += ["", f"{note} parameters. {MADE.capitalize()} from `results`."]
+    lines += [f"<br>{mark} {caveat[0].upper()}{caveat[1:]}." for caveat, mark in marks.items()]
+    return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± standard error, in percent."""
+    mean = sum(values) / len(values)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    return f"{100 * mean:.2f} ± {100 * error:.2f} %"

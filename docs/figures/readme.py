@@ -1,0 +1,102 @@
+"""Draws docs/figures/readme.png from the model of ``similitude demo``: ``python docs/figures/readme.py``.
+
+One test digit beside its two nearest prototypes. Each row is the sum that makes the similarity.
+"""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SHOWN = 2  # features of each kind
+KINDS = [
+    ("both have", "#0072B2"),
+    ("only the digit has", "#D55E00"),
+    ("only the prototype has", "#CC79A7"),
+]
+
+
+def trained():
+    """The demo's projection, trained, and its digits."""
+    from similitude.reproduce import demo
+
+    config = demo.Config()
+    digits = demo.load_digits(config.seed)
+    layer = demo.tversky(digits, config)
+    demo.train(layer, digits, config, config.tversky_rate, config.tversky_decay)
+    return layer, digits, demo.first_correct(layer, digits)
+
+
+def show(axes, vector, outline=None) -> None:
+    """A row of weights as an image, positive in purple and negative in orange, with the digit's outline."""
+    image = vector.detach().view(28, 28)
+    limit = image.abs().quantile(0.99).item()
+    axes.imshow(image.numpy(), cmap="PuOr", vmin=-limit, vmax=limit)
+    if outline is not None:
+        axes.contour(outline, levels=[0.5], colors="black", linewidths=0.9)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def draw(layer, digits, index: int, path: Path) -> None:
+    import torch
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    x, label = digits.test_x[index], int(digits.test_y[index])
+    outline = x.view(28, 28).numpy()
+    with torch.no_grad():
+        nearest = layer(x).argsort(descending=True)[:2].tolist()
+    figure = Figure(figsize=(10, 3.7), facecolor="white")
+    FigureCanvasAgg(figure)
+
+    def image(left: float, bottom: float, side: float):
+        axes = figure.add_axes((left, bottom, side * 0.37, side))
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color("0.75")
+        return axes
+
+    def text(left: float, bottom: float, words: str, **options) -> None:
+        figure.text(left, bottom, words, **{"ha": "center", "va": "center", "fontsize": 11, **options})
+
+    digit = image(0.008, 0.36, 0.32)
+    digit.imshow(outline, cmap="gray_r", vmin=0, vmax=1)
+    text(0.0675, 0.74, f"a digit, a {label}")
+    lefts, width = (0.33, 0.55, 0.77), 0.092
+    for (name, colour), left in zip(KINDS, lefts):
+        text(left + width, 0.955, name, color=colour, weight="bold")
+        line = Line2D((left, left + 2 * width), (0.915, 0.915), color=colour, linewidth=2)
+        figure.add_artist(line)
+    for p, bottom in zip(nearest, (0.565, 0.13)):
+        why = layer.explain(x, prototype=p, top=SHOWN)
+        middle = bottom + 0.16
+        text(0.144, middle, "~", fontsize=20)
+        show(image(0.162, bottom + 0.02, 0.28), layer.prototypes[p])
+        text(0.214, bottom + 0.335, f"prototype {p}")
+        text(0.214, bottom - 0.03, f"similarity {signed(why.similarity)}", weight="bold")
+        text(0.3, middle, "=", fontsize=18)
+        for (_, part), (_, colour), left in zip(why.parts(), KINDS, lefts):
+            for i, k in enumerate(why.strongest(part)):
+                axes = image(left + i * width, bottom + 0.06, 0.25)
+                show(axes, layer.features.weight[k], outline)
+                axes.spines[:].set_color(colour)
+                text(left + i * width + 0.044, bottom + 0.03, signed(part[k].item()), fontsize=9.5, color="0.25")
+            count = int((part != 0).sum())
+            words = f"all {count} features  {signed(part.sum().item())}"
+            text(left + width, bottom - 0.03, words, color=colour, weight="bold")
+    words = (
+        "the strongest two features of each kind, as images: ink counts for a feature where it is purple, against it"
+    )
+    text(0.5, 0.03, f"{words} where it is orange; black: the digit's outline", fontsize=9, color="0.35")
+    figure.savefig(path, format="png", dpi=140, metadata={"Software": None})
+
+
+def main(path: Path = HERE / "readme.png") -> None:
+    layer, digits, index = trained()
+    draw(layer, digits, index, path)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

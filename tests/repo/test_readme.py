@@ -1,0 +1,49 @@
+"""README's tables of numbers are those that `python -m benchmarks --readme` makes of the measurements stored here."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import readme, tables
+
+ROOT = Path(__file__).parents[2]
+SHAPES = ROOT / "benchmarks" / "results" / "shapes-cuda.csv"
+
+
+def test_tables_are_made_from_the_measurements(tmp_path):
+    pages = [Path(shutil.copy(page, tmp_path / page.name)) for page in readme.PAGES]
+    readme.write(tables.read_csv(SHAPES), pages=pages)
+    for made, page in zip(pages, readme.PAGES, strict=True):
+        assert made.read_text() == page.read_text(), "make it again: python -m benchmarks --readme"
+
+
+def test_every_table_has_its_place():
+    text = "".join(page.read_text() for page in readme.PAGES)
+    for name in ("cost", "speed", "results"):
+        assert len(re.findall(rf"<!-- {name} -->\n\|.*<!-- /{name} -->", text, flags=re.DOTALL)) == 1
+
+
+def test_a_ratio_is_ours_over_linear():
+    rows = [row for row in tables.read_csv(SHAPES) if row["shape"] == "gpt2-head" and "set" not in row["options"]]
+    ours, linear = (next(r for r in rows if r["contender"] == name) for name in ("ours", readme.LINEAR))
+    *_, line, _, _ = readme.cost(rows).splitlines()
+    cells = line.strip("| ").split(" | ")[1:]
+    keys = ("both_ms", "graph_ms", "peak_gib")
+    assert [float(cell) for cell in cells[1::2]] == [round(float(ours[k]) / float(linear[k]), 1) for k in keys]
+
+
+def test_a_machine_without_a_gpu_has_a_table_too():
+    rows = [{**row, "graph_ms": "", "peak_gib": "nan"} for row in tables.read_csv(SHAPES)]
+    assert "| – | – | – | – |" in readme.cost(rows)
+    assert "nan" not in readme.cost(rows) + readme.speed(rows)
+
+
+def test_a_missing_result_is_one_sentence(tmp_path):
+    with pytest.raises(SystemExit, match=r"no result xor-tuned-seed0\.json in .*; make it with"):
+        readme.accuracy(tmp_path)
+
+
+def test_a_spread_is_the_standard_error():
+    assert readme.spread([0.4, 0.6]) == "50.00 ± 10.00 %"
