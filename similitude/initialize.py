@@ -1,6 +1,6 @@
 """Starting values of banks, prototypes and α, β, θ: random and calibrated, from data, or from a linear layer.
 
-docs/initialisation.md derives them.
+docs/initialisation/using.md derives them.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class TverskySimilarity(Contrast):
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
             ``plain`` values as in the paper.
         intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
-        init: "calibrated" (docs/initialisation.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        init: "calibrated" (docs/initialisation/using.md), "unit", or the paper's "uniform", "normal", "orthogonal".
         device, dtype: Those of the parameters; by default the shared bank's.
 
     Example:
@@ -124,7 +124,7 @@ class TverskyProjection(Contrast):
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
             ``plain`` values as in the paper.
         intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
-        init: "calibrated" (docs/initialisation.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        init: "calibrated" (docs/initialisation/using.md), "unit", or the paper's "uniform", "normal", "orthogonal".
         spread: Standard deviation of the outputs at a calibrated start; by default a fifth above nn.Linear's.
         alpha_share: Share of the common part that α's difference balances at a calibrated start, above 0 and up to 1;
             β's balances the rest.

@@ -169,7 +169,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
     def _lean(self, presence: float) -> None:
         """Features turned to the diagonal, which no layer norm sees; hidden states and prototypes put beside it.
 
-        They then have ``presence`` of the features, and similarities are concave in the angle, docs/initialisation.md.
+        They then have ``presence`` of the features, and similarities are concave in the angle, docs/initialisation/derivation.md.
         """
         lean_(self.lm_head.features.weight, presence)
         self.transformer.ln_f.bias.fill_(TILT)

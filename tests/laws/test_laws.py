@@ -107,7 +107,7 @@ def test_ratio_of_two_empty_sets_is_zero():
 
 @given(OBJECTS, OBJECTS)
 def test_identities_of_the_reductions_at_feature_level(objects, prototypes):
-    """FINDINGS §1, by indicators and products."""
+    """docs/equations.md, by indicators and products."""
     a, b = tensor(objects), tensor(prototypes)
     pa, pb, I, J = a.relu(), b.relu(), (a > 0).double(), (b > 0).double()
     M = torch.minimum(pa[:, None], pb[None]).sum(-1)
