@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from . import checks
 from .form import Form, check_choice
+from .ops.modes import HALVES
 
 CONSTANTS = ("alpha", "beta", "theta")
 UNITS = ("alpha_unit", "beta_unit", "theta_unit")
@@ -27,7 +28,7 @@ PARAMETRIZATIONS = {
 
 def _constant(i: int) -> Any:
     def read(self: Contrast) -> Tensor:
-        return self.contrast()[i]
+        return self.contrast()[i].to(self.learned()[i].dtype)
 
     return property(read, doc=f"{CONSTANTS[i]}; assign a number to change it.")
 
@@ -100,16 +101,18 @@ class Contrast(nn.Module):
             self._set(i, raw, float(values[i]))
 
     def contrast(self) -> tuple[Tensor, Tensor, Tensor]:
-        """α, β, θ; a forward reads them once."""
+        """α, β, θ; a forward reads them once. Those of a layer in half precision are multiplied in float32."""
         if self.parametrization == "plain":
             return self.learned()
         a, b, t = self.learned()
+        if a.dtype in HALVES:
+            a, b, t = a.float(), b.float(), t.float()
         if self.parametrization == "log":
             a, b, t = a.exp(), b.exp(), t.exp()
         return self.alpha_unit * a, self.beta_unit * b, self.theta_unit * t  # pyright: ignore[reportReturnType]
 
     def constants(self) -> dict[str, Tensor]:
-        return dict(zip(CONSTANTS, self.contrast(), strict=True))
+        return {name: getattr(self, name) for name in CONSTANTS}
 
     def learned(self) -> tuple[Tensor, Tensor, Tensor]:
         """What is learned behind α, β, θ: themselves, gains, or logarithms of gains."""
@@ -155,23 +158,32 @@ class Contrast(nn.Module):
         options = {name: state.pop(name) for name in Form._fields if name in state}
         super().__setstate__({"form": Form.of(**options), **state} if options else state)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
         """Takes constants that were saved with any parametrisation."""
         if "parametrization" in self.__dict__:
             for i in range(3):
-                self._translate(i, state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+                self._translate(i, state_dict, prefix, missing, errors)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
-    def _translate(self, i: int, state: dict[str, Tensor], prefix: str) -> None:
+    def _translate(self, i: int, state: dict[str, Tensor], prefix: str, missing: list[str], errors: list[str]) -> None:
         mine, unit = prefix + PARAMETRIZATIONS[self.parametrization][i], prefix + UNITS[i]
         found = next((how for how, names in PARAMETRIZATIONS.items() if prefix + names[i] in state), None)
         if found is None or found == self.parametrization:
+            return
+        if found != "plain" and unit not in state:
+            missing.append(unit)
             return
         value = state.pop(prefix + PARAMETRIZATIONS[found][i])
         if found != "plain":
             value = (value.exp() if found == "log" else value) * state.pop(unit)
         if self.parametrization == "plain":
             state[mine] = value
+            return
+        if self.parametrization == "log" and not (value > 0).all():
+            name = f"{prefix}{CONSTANTS[i]}"
+            errors.append(
+                f"{name} is {value.item():g}, and parametrization='log' holds numbers above 0 only: use 'gain'."
+            )
             return
         state[unit] = torch.where(value == 0, 1.0, value.abs()).to(value.dtype)
         gain = value / state[unit]

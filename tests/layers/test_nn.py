@@ -397,3 +397,28 @@ def test_bad_input_gets_one_clear_sentence(case):
     with pytest.raises(kind) as error:
         call()
     assert str(error.value) == message
+
+
+def test_constants_that_a_parametrisation_cannot_hold_are_one_sentence():
+    saved = TverskyProjection(5, 3, 7, alpha=-0.3, parametrization="plain").state_dict()
+    layer = TverskyProjection(5, 3, 7, parametrization="log")
+    with pytest.raises(RuntimeError, match=r"alpha is -0\.3, and parametrization='log' holds numbers above 0 only"):
+        layer.load_state_dict(saved)
+    assert all(value.isfinite().all() for value in layer.state_dict().values())
+
+
+@pytest.mark.parametrize("parametrization", ["plain", "log"])
+def test_a_missing_unit_is_a_missing_key(parametrization):
+    saved = TverskyProjection(5, 3, 7).state_dict()
+    del saved["beta_unit"]
+    with pytest.raises(RuntimeError, match=r"Missing key.*beta_unit"):
+        TverskyProjection(5, 3, 7, parametrization=parametrization).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("parametrization", ["gain", "log"])
+def test_gains_of_halves_are_multiplied_in_float32(parametrization):
+    layer = TverskyProjection(5, 3, 7, parametrization=parametrization)
+    layer.alpha, layer.beta, layer.theta = 0.37, 1.93, 2.71
+    half = copy.deepcopy(layer).half()
+    widened = copy.deepcopy(half).float()
+    torch.testing.assert_close(half.contrast(), widened.contrast(), rtol=0, atol=0)
