@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .. import functional as F
 from ..bank import evaluating
 from ..checks import check_vectors, check_width
+from ..explain import objects
 from ..models.data_domain import DataDomain
 from ..nn import TverskyProjection
 
@@ -61,24 +62,6 @@ def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[TverskyProj
     if not found:
         raise ValueError("the layer was not called on the inputs: some have none, or a fused loss went around it.")
     return chosen, torch.cat(found)
-
-
-@torch.no_grad()
-def measures(layer: TverskyProjection, vectors: Tensor) -> Tensor:
-    """x · f_k as the layer takes them, normalised if it does that, in float32 or better: [..., D] -> [..., K]."""
-    return objects(layer, vectors) @ layer.features.weight.to(wide(vectors)).mT
-
-
-def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
-    """The vectors, checked, as the layer compares them."""
-    check_vectors("vectors", vectors)
-    check_width("vectors", vectors, layer.features.weight)
-    x = vectors.to(wide(vectors))
-    return nn.functional.normalize(x, dim=-1) if layer.normalize else x
-
-
-def wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import TverskyProjection, convert
+from similitude.explain import measures
 from similitude.interpret import salience
 from similitude.models.mnist import TverskyMNISTNet, VisualMNISTNet, VisualTverskyMNISTNet
 
@@ -35,7 +36,7 @@ def test_a_layer_that_normalizes_ranks_what_it_sees():
     scaled = x * torch.rand(20, 1).add(0.1)
     torch.testing.assert_close(salience.rank(layer, x).salience, salience.rank(layer, scaled).salience)
     torch.testing.assert_close(
-        salience.measures(layer, x).relu().sum(-1), F.salience(nn.functional.normalize(x), layer.features.weight)
+        measures(layer, x).relu().sum(-1), F.salience(nn.functional.normalize(x), layer.features.weight)
     )
 
 
