@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import fields
 from os import PathLike
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..initialize import SEED, SHARE, SPREAD, TILT, lean_, linear_spread
 from ..nn import FeatureBank, TverskyProjection
-from .pretrained import damage_named, fill_missing, layer_options, load, settle
+from .hf import TverskyOptions, fill_missing, load, load_checked
 
 try:
     from transformers import (
@@ -45,7 +44,7 @@ LEANING = ("variant", "intersection", "difference", "level", "model", "normalize
 SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
 
 
-class TverskyGPT2Config(GPT2Config):
+class TverskyGPT2Config(TverskyOptions, GPT2Config):
     """GPT2Config, and what its Tversky layers are.
 
     variant: "head", or "all-1layer", where each block's MLP is one projection too, all on the head's feature bank.
@@ -60,19 +59,6 @@ class TverskyGPT2Config(GPT2Config):
     variant: str = "head"
     num_features: int = 2048
     presence: float | None = None
-    intersection: str = "product"
-    difference: str = "ignorematch"
-    level: str = "feature"
-    model: str = "contrast"
-    normalize: bool = False
-    alpha: float | None = None
-    beta: float | None = None
-    theta: float | None = None
-    learnable: bool | Collection[str] = True
-    parametrization: str = "gain"
-    init: str = "calibrated"
-    backend: str = "auto"
-    leak: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -83,8 +69,8 @@ class TverskyGPT2Config(GPT2Config):
                     got = f"{name}={getattr(self, name)!r}"
                     raise ValueError(f"presence={self.presence} needs {name}={needed!r}; got {got}.")
         # A layer without memory makes all its checks.
-        layer = TverskyProjection(1, 1, self.num_features, device="meta", **layer_options(self))
-        settle(self, layer)
+        layer = TverskyProjection(1, 1, self.num_features, device="meta", **self.layer_options())
+        self.settle(layer)
 
 
 class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
@@ -111,7 +97,7 @@ class TverskyMLP(nn.Module):
         dim = config.n_embd
         # What is added to the residual stream is smaller the more blocks there are, as in GPT-2.
         spread = SPREAD / math.sqrt(2 * config.n_layer)
-        self.projection = TverskyProjection(dim, dim, features=features, spread=spread, **layer_options(config))
+        self.projection = TverskyProjection(dim, dim, features=features, spread=spread, **config.layer_options())
         # The bank is the head's child alone: one name in every state, and a block has no parameters but its own, which
         # FSDP, sharding block by block, needs.
         del self.projection.features
@@ -158,7 +144,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             features=features,
             alpha_share=SHARE if presence == 0.5 else LEANING_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
-            **layer_options(config),
+            **config.layer_options(),
         )
         self.post_init()
         # Weights that are going to be loaded are on the meta device.
@@ -194,7 +180,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"from_gpt2 takes the options of TverskyGPT2Config; got {name!r}.{hint}")
-        gpt2 = _load_gpt2(pretrained) if isinstance(pretrained, str | PathLike) else pretrained
+        gpt2 = load(GPT2LMHeadModel, pretrained) if isinstance(pretrained, str | PathLike) else pretrained
         if not isinstance(gpt2, GPT2LMHeadModel):
             raise TypeError(f"from_gpt2 takes a name, a folder or a GPT2LMHeadModel; got {type(gpt2).__name__}.")
         inherited = {name: value for name, value in gpt2.config.to_dict().items() if name in names}
@@ -224,7 +210,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         """As in transformers, with one sentence for weights that are damaged or of another size."""
         wants_info = kwargs.pop("output_loading_info", False)
         kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-        model, info = load(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
         return (model, info) if wants_info else model
 
     @can_return_tuple
@@ -308,14 +294,6 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             rows.weight = prototypes
             self._get_resized_embeddings(rows, new_num_tokens, pad_to_multiple_of, mean_resizing)
         return self._get_resized_embeddings(embedding, new_num_tokens, pad_to_multiple_of, mean_resizing)
-
-
-def _load_gpt2(name: str | PathLike) -> GPT2LMHeadModel:
-    config = AutoConfig.from_pretrained(name)
-    if config.model_type != "gpt2":
-        raise ValueError(f"from_gpt2 takes a GPT-2; {str(name)!r} is of type {config.model_type!r}.")
-    with damage_named(name):
-        return GPT2LMHeadModel.from_pretrained(name, config=config)
 
 
 AutoConfig.register("tversky_gpt2", TverskyGPT2Config, exist_ok=True)

@@ -5,15 +5,13 @@ Importing this file makes it known to AutoConfig and AutoModelForImageClassifica
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 
 from torch import Tensor, nn
 
 from ..checks import check_choice
 from ..nn import TverskyProjection
-from .pretrained import LAYER, fill_missing, layer_options, load, settle
+from .hf import LAYER, TverskyOptions, fill_missing, load, load_checked
 
 try:
     from transformers import (
@@ -34,7 +32,7 @@ OPTIONS = ("head_dropout", "bias", *LAYER, "id2label", "label2id", "problem_type
 NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 
 
-class TverskyResNetConfig(ResNetConfig):
+class TverskyResNetConfig(TverskyOptions, ResNetConfig):
     """ResNetConfig, what its Tversky head is, and whether the head alone trains.
 
     num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
@@ -49,19 +47,6 @@ class TverskyResNetConfig(ResNetConfig):
     head_dropout: float = 0.1
     frozen: bool = False
     bias: bool = False
-    intersection: str = "product"
-    difference: str = "ignorematch"
-    level: str = "feature"
-    model: str = "contrast"
-    normalize: bool = False
-    alpha: float | None = None
-    beta: float | None = None
-    theta: float | None = None
-    learnable: bool | Collection[str] = True
-    parametrization: str = "gain"
-    init: str = "calibrated"
-    backend: str = "auto"
-    leak: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -73,14 +58,13 @@ class TverskyResNetConfig(ResNetConfig):
         if not self.num_labels:
             raise ValueError(f"num_labels must be 1 or more, a prototype for each label; got {self.num_labels!r}.")
         # A layer without memory makes all its checks.
-        layer = self.make_head(device="meta")
-        settle(self, layer)
+        self.settle(self.make_head(device="meta"))
 
     def make_head(self, device=None) -> TverskyProjection:
         """A new head, from the width of the last stage to the labels."""
         assert self.hidden_sizes
         assert self.num_labels
-        options = {**layer_options(self), "bias": self.bias, "device": device}
+        options = {**self.layer_options(), "bias": self.bias, "device": device}
         return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
 
 
@@ -139,7 +123,7 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         """As in transformers, with one sentence for weights that are damaged or of another size."""
         wants_info = kwargs.pop("output_loading_info", False)
         kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-        model, info = load(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
         # Loading has put parameters that train in the place of frozen ones.
         model.freeze(model.config.frozen)
         return (model, info) if wants_info else model
@@ -163,7 +147,9 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         """
         for name in options:
             check_choice("option", name, ("num_labels", "num_features", "frozen", *OPTIONS))
-        model = _load_backbone(pretrained) if isinstance(pretrained, str | PathLike) else pretrained
+        model = pretrained
+        if isinstance(pretrained, str | PathLike):
+            model = load(ResNetForImageClassification, pretrained, spare=("classifier.",))
         backbone = model.resnet if isinstance(model, ResNetForImageClassification) else model
         if not isinstance(backbone, ResNetModel):
             raise TypeError(f"from_resnet takes a name, a folder or a ResNet; got {type(model).__name__}.")
@@ -180,29 +166,6 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         nn.Module.to(tversky, device=backbone.device, dtype=backbone.dtype)  # pyright: ignore[reportArgumentType]
         tversky.resnet.load_state_dict(backbone.state_dict())
         return tversky
-
-
-class _Backbone(ResNetModel):
-    """A ResNet without its head, silent about the head that a checkpoint has."""
-
-    _keys_to_ignore_on_load_unexpected = [r"^classifier\."]  # noqa: RUF012
-
-
-def _load_backbone(name: str | PathLike) -> ResNetModel:
-    path = fspath(name)
-    if not Path(path).is_dir() and (
-        not isinstance(name, str) or path.count("/") > 1 or path.startswith((".", "/", "~"))
-    ):
-        raise FileNotFoundError(f"there is no folder {path!r} with a ResNet.")
-    config = AutoConfig.from_pretrained(path)
-    if config.model_type != "resnet":
-        hint = ": load it by from_pretrained" if config.model_type == TverskyResNetConfig.model_type else ""
-        raise ValueError(f"from_resnet takes a ResNet; {path!r} is of type {config.model_type!r}{hint}.")
-    backbone, info = load(_Backbone.from_pretrained, path, config=config)
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ValueError(f"the weights of {path!r} lack {len(missing)} of the ResNet's tensors, {missing[0]} first.")
-    return backbone
 
 
 AutoConfig.register(TverskyResNetConfig.model_type, TverskyResNetConfig, exist_ok=True)
