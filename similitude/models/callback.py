@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contrast import CONSTANTS
+from ..distributed import unsharded
 from ..nn import TverskyProjection, TverskySimilarity
 from .data_domain import DataDomain
 
@@ -74,14 +75,14 @@ class TverskyCallback(TensorBoardCallback):
     @torch.no_grad()
     def _values(self, layer: nn.Module) -> Iterator[tuple[str, float]]:
         for name in CONSTANTS:
-            yield name, _whole(getattr(layer, name)).item()
+            yield name, unsharded(getattr(layer, name)).item()
         if isinstance(layer, DataDomain):
             return
         assert isinstance(layer, TverskyProjection | TverskySimilarity)
-        features = _whole(layer.features.weight)
+        features = unsharded(layer.features.weight)
         objects = {"inputs": self.inputs.get(layer)}
         if isinstance(layer, TverskyProjection):
-            objects["prototypes"] = self._sampled(_whole(layer.prototypes))
+            objects["prototypes"] = self._sampled(unsharded(layer.prototypes))
         for name, vectors in objects.items():
             if vectors is not None and len(vectors):
                 present = vectors.to(features) @ features.mT > 0  # [sample, K]
@@ -117,8 +118,3 @@ class TverskyCallback(TensorBoardCallback):
             undo()
         self.undo.clear()
         self.inputs.clear()
-
-
-def _whole(x: Tensor) -> Tensor:
-    """A parameter that may be a DTensor, as a plain tensor."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x  # pyright: ignore[reportAttributeAccessIssue]
