@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_vectors, check_width
-from ..models.data_domain import DataDomain
 from ..nn import FeatureBank
 from .expression import evaluate, quote
-from .salience import _chosen, seen
+from .salience import projection, seen
 
 # How vocabularies mark a token that begins a word: GPT-2's Ġ, SentencePiece's ▁.
 WORD_STARTS = ("Ġ", "▁")
@@ -85,19 +84,11 @@ class Universe:
         """
         if inputs is not None:
             found, vectors = seen(model, inputs, layer)
-        elif isinstance(model, DataDomain):
-            found = model.materialize()
-            if isinstance(found, nn.Linear):
-                raise TypeError("a linear head has no features, and so no sets; use a TverskyProjection.")
-            vectors = found.prototypes
-        elif hasattr(model, "layer_"):
-            found, vectors = model.layer_, model.layer_.prototypes
-            names = list(map(str, model.classes_)) if names is None else names
-        elif isinstance(model, nn.Module):
-            found = _chosen(model, layer)
-            vectors = found.prototypes
         else:
-            raise TypeError(f"model must be a module with a TverskyProjection in it; got {type(model).__name__}.")
+            found = projection(model, layer)
+            vectors = found.prototypes
+            if names is None and hasattr(model, "classes_"):
+                names = list(map(str, model.classes_))
         return cls(found.features, names, vectors, normalize=found.normalize)
 
     def __len__(self) -> int:
@@ -178,8 +169,6 @@ class Universe:
 
         found = evaluate(expression, lookup)
         return FeatureSet(self, found.mask, expression.strip(), tuple(named), found.of)
-
-    parse = __call__
 
     @property
     def everything(self) -> FeatureSet:

@@ -109,6 +109,13 @@ class DataDomain(Contrast):
         layer.load_state_dict(values if self.bias is None else {**values, "bias": self.bias})
         return layer.train(self.training)
 
+    def as_projection(self) -> TverskyProjection:
+        """The head as a TverskyProjection in ``eval()``, for views of features; a linear head raises TypeError."""
+        layer = self.materialize()
+        if not isinstance(layer, TverskyProjection):
+            raise TypeError("a linear head has no features to look at; use a TverskyProjection.")
+        return layer.eval()
+
     def explain(
         self,
         x: Tensor,
@@ -118,12 +125,10 @@ class DataDomain(Contrast):
         prototype_names: Sequence[str] | None = None,
     ) -> Explanation:
         """Why this image ``[*shape]`` is as similar as it is to a prototype (by default the most similar one)."""
-        layer = self.materialize()
-        if not isinstance(layer, TverskyProjection):
-            raise TypeError("a linear head has no features to explain an answer by; use a TverskyProjection.")
+        layer = self.as_projection()
         if isinstance(x, Tensor) and x.shape != self.shape:
             raise ValueError(f"x must be one input of shape {list(self.shape)}; got shape {list(x.shape)}.")
-        return layer.eval().explain(self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
+        return layer.explain(self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
 
     @torch.no_grad()
     def set_images(self, prototypes: Tensor | None = None, features: Tensor | None = None) -> DataDomain:

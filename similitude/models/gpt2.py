@@ -166,6 +166,10 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         normal = torch.randn(512, self.config.n_embd, generator=generator, device="cpu", dtype=torch.float32)
         self.lm_head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
 
+    def as_projection(self) -> TverskyProjection:
+        """The head, for views of features."""
+        return self.lm_head
+
     @classmethod
     def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
         """A TverskyGPT-2 with the weights of a GPT-2: a name on the hub, a folder, or a GPT2LMHeadModel.

@@ -101,6 +101,10 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         out = ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
+    def as_projection(self) -> TverskyProjection:
+        """The head, for views of features."""
+        return self.classifier
+
     def freeze(self, frozen: bool = True) -> TverskyResNetForImageClassification:
         """This model, with its backbone frozen or, by ``freeze(False)``, training along with the head."""
         self.frozen = self.config.frozen = frozen

@@ -82,7 +82,7 @@ def test_an_object_has_the_features_with_which_its_product_is_positive_strictly(
 def test_text_and_python_give_the_same_set():
     found = u('bad & good - worse | ~"new york" ^ (better - "ice-cream")')
     assert found == u["bad"] & u["good"] - u["worse"] | ~u["new york"] ^ (u["better"] - u["ice-cream"])
-    assert u.parse("bad") == u["bad"] == u[1] == u[-5] == u[u.vectors[1]]
+    assert u("bad") == u["bad"] == u[1] == u[-5] == u[u.vectors[1]]
     assert [u.names[i] for i in u("bad & good - worse - bad").named] == ["bad", "good", "worse"]
 
 

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from ...models.data_domain import DataDomain
-from ...nn import TverskyProjection
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -93,12 +90,11 @@ def parameters(layer: nn.Module) -> dict[str, Tensor]:
     """What can be looked at in a layer: prototypes and features, or the rows of an nn.Linear."""
     if isinstance(layer, nn.Linear):
         return {"rows": layer.weight.detach()}
-    if isinstance(layer, TverskyProjection):
-        return {"prototypes": layer.prototypes.detach(), "features": layer.features.weight.detach()}
-    if isinstance(layer, DataDomain):
-        if layer.features is None:
-            return {"rows": layer.prototypes.detach()}
-        return {"prototypes": layer.prototypes.detach(), "features": layer.features.detach()}
+    prototypes, features = getattr(layer, "prototypes", None), getattr(layer, "features", None)
+    features = getattr(features, "weight", features)
+    if isinstance(prototypes, Tensor):
+        found = {"rows": prototypes} if features is None else {"prototypes": prototypes, "features": features}
+        return {name: vectors.detach() for name, vectors in found.items()}
     raise TypeError(f"layer must be a TverskyProjection, DataDomain or nn.Linear; got {type(layer).__name__}.")
 
 
