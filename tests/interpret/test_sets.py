@@ -222,7 +222,7 @@ def test_what_makes_no_universe_is_told(arguments, error, says):
 def test_what_is_no_object_is_told():
     with pytest.raises(IndexError, match="from 0 to 5; got 6"):
         u[6]
-    with pytest.raises(TypeError, match="a name, a number or a vector"):
+    with pytest.raises(TypeError, match="a name, an index or a vector"):
         u[1.5]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"must be \[D\] = \[5\]; got shape \[4\]"):
         u[torch.ones(4)]
