@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import colorsys
 import io
-import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
+
+from ...files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +26,11 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
 SERIES = (GREY, BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", "-.", ":")
 CLASSES = ("#440154", "#bbbbbb", "#fde725")
+# Of tokens in a graph, and of its fields: Okabe and Ito's without that yellow.
+TOKEN = "#f0e442"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+# XML has no control characters, and UTF-8 no halves of surrogate pairs.
+UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def blank(width: float, height: float, layout: Literal["constrained"] | None = None) -> Figure:
@@ -52,7 +60,7 @@ def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "similitude"}), boxes_for_missing_glyphs():
         figure.draw_without_rendering()  # beside images of a fixed shape, a layout settles at its second drawing
         figure.savefig(content, format=kind, dpi=dpi, **options)
-    write(path, _in_few_colours(content) if kind == "png" else content.getvalue())
+    write_bytes(path, _in_few_colours(content) if kind == "png" else content.getvalue())
 
 
 def _in_few_colours(png: io.BytesIO) -> bytes:
@@ -72,18 +80,6 @@ def boxes_for_missing_glyphs() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
-
-
-def write(path: Path, content: bytes) -> None:
-    """The file, whole or not at all."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
-    try:
-        half.write_bytes(content)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def parameters(layer: nn.Module) -> dict[str, Tensor]:
@@ -106,3 +102,18 @@ def plain(ax) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     ax.set_axisbelow(True)
+
+
+def distinct_colours(n: int) -> list[str]:
+    """n distinct colours, first those that colour-blind readers can tell apart."""
+    out: list[str] = list(PALETTE[:n])
+    for i in range(n - len(out)):
+        # Steps of the golden ratio never come back to a hue; lightness tells neighbours apart too.
+        red, green, blue = colorsys.hls_to_rgb((0.05 + 0.618034 * i) % 1, (0.35, 0.6, 0.48)[i % 3], 0.45)
+        out.append(f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}")
+    return out
+
+
+def printable(name: str) -> str:
+    """The name with control characters as their pictures (␀ for \\0), and other unwritable ones as �."""
+    return UNWRITABLE.sub(lambda m: chr(0x2400 + ord(m[0])) if ord(m[0]) < 32 else "\ufffd", name)

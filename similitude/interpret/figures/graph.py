@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import TOKEN, Field, FieldGraph, printable
-from .base import blank, boxes_for_missing_glyphs
+from .base import TOKEN, blank, boxes_for_missing_glyphs, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ..graph import Field, FieldGraph
 
 MARGIN, BOTTOM = 0.25, 0.45  # inches
 LEAST, MOST = 8.0, 10.5  # height
