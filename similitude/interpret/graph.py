@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -27,7 +26,7 @@ from .sets import FeatureSet, Universe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = files(__package__) / "graph.html"
+PAGE = Path(__file__).with_name("graph.html")
 
 
 @dataclass(frozen=True)

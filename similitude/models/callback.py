@@ -1,4 +1,4 @@
-"""TverskyCallback: TensorBoard logs of transformers' Trainer that show what the Tversky layers are doing."""
+"""TverskyCallback: TensorBoard logs of transformers' Trainer, with α, β, θ and the use of features of each layer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ except ImportError as error:
 
 
 class TverskyCallback(TensorBoardCallback):
-    """Writes what Trainer logs to TensorBoard and, along with each training loss, ``tversky/<layer's name>/...``:
+    """Writes Trainer's logs to TensorBoard and, with each training loss, these values of ``tversky/<layer's name>/``:
 
     - ``alpha``, ``beta``, ``theta``;
-    - ``inputs/present``, the share of all features that an input has, on average, and ``inputs/dead``, the share of
-      features that no input has: of up to ``sample`` inputs of the last batch, on the first process;
-    - ``prototypes/present``, ``prototypes/dead``: the same of up to ``sample`` prototypes.
+    - ``inputs/present``, the mean fraction of features that an input has, and ``inputs/dead``, the fraction of
+      features that no input has, for inputs of the last batch on the first process;
+    - ``prototypes/present`` and ``prototypes/dead``, the same for prototypes.
 
-    It stands in for transformers' TensorBoardCallback: leave "tensorboard" out of ``report_to``. The layers of a
-    DataDomain, whose vectors are made anew for each batch, have the constants only.
+    It replaces transformers' TensorBoardCallback: leave "tensorboard" out of ``report_to``. A DataDomain has α, β and θ
+    only, since its vectors are encoded anew for each batch.
+
+    Args:
+        sample: how many inputs and prototypes are measured at most.
+        tb_writer: a SummaryWriter to use instead of a new one.
     """
 
     def __init__(self, sample: int = 1024, tb_writer=None):
@@ -51,7 +55,7 @@ class TverskyCallback(TensorBoardCallback):
         self.layers = {name: m for name, m in model.named_modules() if isinstance(m, kinds) and hasattr(m, "alpha")}
         if not self.layers:
             raise ValueError(f"{type(model).__name__} has no Tversky layers; leave TverskyCallback out.")
-        # A run that broke off has not come to its end.
+        # A run that broke off has not called on_train_end.
         self._unwatch()
         for layer in self.layers.values():
             self._watch(layer)
@@ -65,7 +69,7 @@ class TverskyCallback(TensorBoardCallback):
         super().on_log(args, state, control, logs=logs, **kwargs)
         if "loss" not in (logs or {}):
             return
-        # On every process, since parameters may be sharded over them; the first one has a writer.
+        # On every process, since parameters may be sharded over them; only the first has a writer.
         found = {f"tversky/{name}/{key}": v for name, layer in self.layers.items() for key, v in self._values(layer)}
         if self.tb_writer is not None:
             for key, value in found.items():
@@ -90,12 +94,12 @@ class TverskyCallback(TensorBoardCallback):
                 yield f"{name}/dead", 1 - present.any(0).float().mean().item()
 
     def _sampled(self, vectors: Tensor) -> Tensor:
-        """Up to ``sample`` of the vectors, evenly spread."""
+        """Up to ``sample`` of the vectors, evenly spaced."""
         vectors = vectors.reshape(-1, vectors.shape[-1])
         return vectors[:: math.ceil(len(vectors) / self.sample) or 1]
 
     def _watch(self, layer: nn.Module) -> None:
-        """Keeps a sample of what the layer is called on. Closures, since a copy of the model must not copy this."""
+        """Keeps a sample of the layer's inputs, by closures, so that copies of the model have no part in it."""
         if isinstance(layer, DataDomain):
             return
 
@@ -105,7 +109,7 @@ class TverskyCallback(TensorBoardCallback):
 
         self.undo.append(layer.register_forward_pre_hook(record, with_kwargs=True).remove)
         if isinstance(layer, TverskyProjection) and "cross_entropy" not in layer.__dict__:
-            # No forward, so hooks do not see it.
+            # Hooks see only forward.
             def cross_entropy(layer, *args, **kwargs):
                 record(layer, args, kwargs)
                 return type(layer).cross_entropy(layer, *args, **kwargs)

@@ -1,6 +1,6 @@
-"""TverskyResNet: transformers' ResNet with a Tversky projection in the place of its last linear layer.
+"""TverskyResNet: transformers' ResNet with a Tversky projection instead of its last linear layer.
 
-Importing this file makes it known to AutoConfig and AutoModelForImageClassification.
+Importing this file registers it with AutoConfig and AutoModelForImageClassification.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 
 
 class TverskyResNetConfig(TverskyOptions, ResNetConfig):
-    """ResNetConfig, what its Tversky head is, and whether the head alone trains.
+    """ResNetConfig and the options of the Tversky head.
 
-    num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
-    head_dropout: share of the backbone's output that is dropped before the head, in training.
-    frozen: see TverskyResNetForImageClassification.
-    The others are TverskyProjection's; wrong ones fail here.
+    Args:
+        num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
+        head_dropout: dropout of the backbone's output, before the head.
+        frozen: whether the head alone trains, see TverskyResNetForImageClassification.
+        bias: whether the head has a bias for each label.
+        kwargs: the other options are those of ResNetConfig and of TverskyProjection.
     """
 
     model_type = "tversky_resnet"
@@ -57,11 +59,11 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
             raise ValueError(f"head_dropout must be a number from 0 to below 1; got {self.head_dropout!r}.")
         if not self.num_labels:
             raise ValueError(f"num_labels must be 1 or more, a prototype for each label; got {self.num_labels!r}.")
-        # A layer without memory makes all its checks.
+        # A layer on meta takes no memory, and checks its options.
         self.settle(self.make_head(device="meta"))
 
     def make_head(self, device=None) -> TverskyProjection:
-        """A new head, from the width of the last stage to the labels."""
+        """A new head from the last stage's width to the labels."""
         assert self.hidden_sizes
         assert self.num_labels
         options = {**self.layer_options(), "bias": self.bias, "device": device}
@@ -69,10 +71,13 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
 
 
 class TverskyResNetForImageClassification(ResNetPreTrainedModel):
-    """A ResNet whose logits are similarities to a prototype for each label, used like ResNetForImageClassification.
+    """A ResNet whose logits are similarities to a prototype per label, used like ResNetForImageClassification.
 
-    With ``config.frozen`` only the head trains: the backbone asks for no gradients, and it stays in ``eval()`` when the
-    model is put in ``train()``, so that its batch norms keep their statistics too. ``freeze`` changes it later.
+    With ``config.frozen`` only the head trains. The backbone has no gradients and stays in ``eval()``, so that its
+    batch norms keep their statistics. ``freeze`` changes this later.
+
+    Args:
+        config: a TverskyResNetConfig.
     """
 
     config: TverskyResNetConfig  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -106,7 +111,7 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         return self.classifier
 
     def freeze(self, frozen: bool = True) -> TverskyResNetForImageClassification:
-        """This model, with its backbone frozen or, by ``freeze(False)``, training along with the head."""
+        """Freezes the backbone, or lets it train if ``frozen`` is False, and returns the model."""
         self.frozen = self.config.frozen = frozen
         self.resnet.requires_grad_(not frozen)
         return self.train(self.training)
@@ -118,17 +123,17 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         return self
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Starting values of what no checkpoint has brought."""
+        """Starting values of the tensors that no checkpoint has loaded."""
         super()._init_weights(module)
         fill_missing(module)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
-        """As in transformers, with one sentence for weights that are damaged or of another size."""
+        """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
         wants_info = kwargs.pop("output_loading_info", False)
         kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
         model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
-        # Loading has put parameters that train in the place of frozen ones.
+        # Loading has replaced frozen parameters by others that train.
         model.freeze(model.config.frozen)
         return (model, info) if wants_info else model
 
@@ -144,10 +149,16 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
     ) -> TverskyResNetForImageClassification:
         """A TverskyResNet with a new head on the backbone of a ResNet, on its device, in its dtype and mode.
 
-        pretrained: a name on the hub such as "microsoft/resnet-50", a folder, or a model, which is copied. To load by a
-        revision or with a token of the hub, do so by ResNetForImageClassification.from_pretrained and pass that.
-        num_labels: by default the ResNet's, with their names; ``id2label`` gives others.
-        options: the rest of what TverskyResNetConfig has for the head.
+        Args:
+            pretrained: a name on the hub such as "microsoft/resnet-50", a folder, or a model, which is copied. For a
+                revision or a token of the hub, load by ResNetForImageClassification.from_pretrained and pass the model.
+            num_labels: number of labels; by default the ResNet's, with their names. ``id2label`` gives other names.
+            num_features: size of the bank.
+            frozen: whether the head alone trains.
+            options: further options of TverskyResNetConfig for the head.
+
+        Raises:
+            ValueError: the checkpoint lacks tensors of the backbone or has others; the error names them.
         """
         for name in options:
             check_choice("option", name, ("num_labels", "num_features", "frozen", *OPTIONS))

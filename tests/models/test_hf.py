@@ -6,12 +6,12 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 
-from transformers import GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetForImageClassification  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetForImageClassification
 
-from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel  # noqa: E402
-from similitude.models.hf import load  # noqa: E402
-from similitude.models.resnet import TverskyResNetConfig, TverskyResNetForImageClassification  # noqa: E402
-from similitude.reproduce.data import hub  # noqa: E402
+from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+from similitude.models.hf import load
+from similitude.models.resnet import TverskyResNetConfig, TverskyResNetForImageClassification
+from similitude.reproduce.data import hub
 
 GPT2 = dict(n_embd=16, n_layer=2, n_head=2, vocab_size=20, n_positions=8, bos_token_id=0, eos_token_id=0)
 RESNET = dict(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
@@ -62,7 +62,7 @@ def test_a_missing_tensor_is_named_and_nothing_trains_on_random_numbers(loader, 
 @every_loader
 def test_a_surplus_tensor_is_named(loader, tmp_path):
     saved(tmp_path, loader, lambda tensors: tensors.update({"score.weight": torch.ones(2, 16)}))
-    with pytest.raises((ValueError, LookupError), match="they have score.weight, which the model has not"):
+    with pytest.raises((ValueError, LookupError), match=r"they have score\.weight, which the model has not"):
         LOADERS[loader](tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_old_checkpoints_of_a_tied_gpt2_load_without_a_head_and_with_masks(loade
 
 def test_an_untied_gpt2_must_have_its_head(tmp_path):
     saved(tmp_path, "from_gpt2", lambda tensors: tensors.pop("lm_head.weight"), tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="they lack lm_head.weight"):
+    with pytest.raises(ValueError, match=r"they lack lm_head\.weight"):
         LOADERS["from_gpt2"](tmp_path)
 
 
@@ -139,5 +139,5 @@ def test_our_own_saved_models_load_whole_too(tmp_path):
 @pytest.mark.parametrize("make", [TverskyGPT2LMHeadModel.from_gpt2, TverskyResNetForImageClassification.from_resnet])
 def test_a_folder_that_is_not_there_is_told(make, tmp_path):
     for source in (tmp_path / "nowhere", "./nowhere"):
-        with pytest.raises(FileNotFoundError, match="there is no folder '.*nowhere' with a"):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere' with a"):
             make(source)

@@ -183,7 +183,10 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_it_were_not(tmp_path):
     unbroken = run(tmp_path / "unbroken", Steps())
 
     output = tmp_path / "killed"
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); from models.test_trainer import Steps, run; run({str(output)!r}, Steps(kill_at=7))"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); from models.test_trainer import Steps, run; "
+        f"run({str(output)!r}, Steps(kill_at=7))"
+    )
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=90)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [folder.name for folder in output.glob("checkpoint-*")] == ["checkpoint-4"]

@@ -58,7 +58,7 @@ def test_finetuning_is_in_32_bits_and_tied_as_asked_whatever_the_checkpoint_is(t
             assert torch.equal(made.lm_head.weight, rows.float())
     # Without a head that is neither tied nor there, none is made up.
     source.transformer.save_pretrained(tmp_path / "headless")
-    with pytest.raises(RunError, match="they lack lm_head.weight"):
+    with pytest.raises(RunError, match=r"they lack lm_head\.weight"):
         ptb.make(replace(config, source=str(tmp_path / "headless")), 64)
 
 

@@ -1,4 +1,4 @@
-"""What all figures stand on: an empty figure, colours, and files that appear whole."""
+"""What all figures share: an empty figure, colours, names that can be written, and saving."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Array = Tensor | np.ndarray | Sequence
 
-# Okabe and Ito's, and the ends of viridis: colour-blind readers tell them apart.
+# Okabe and Ito's colours and the ends of viridis, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
 SERIES = (GREY, BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", "-.", ":")
@@ -34,7 +34,7 @@ UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def blank(width: float, height: float, layout: Literal["constrained"] | None = None) -> Figure:
-    """An empty figure of so many inches, apart from pyplot and its windows."""
+    """An empty figure, sizes in inches, that pyplot does not know and shows in no window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -47,14 +47,20 @@ def blank(width: float, height: float, layout: Literal["constrained"] | None = N
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """Writes the figure as .png or .svg, as the name ends: whole or not at all, the same bytes for the same figure."""
+    """Writes a figure whole or not at all; the same figure gives the same bytes.
+
+    Args:
+        figure: a matplotlib figure.
+        path: a file whose name ends in .png or .svg.
+        dpi: dots per inch of a .png.
+    """
     import matplotlib
 
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"a figure is written as .png or .svg; got {path.name!r}.")
-    # An SVG has the time and random names in it unless told otherwise.
+    # By default an SVG contains the time and random names.
     options: dict = {"metadata": {"Date": None}} if kind == "svg" else {}
     content = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "similitude"}), boxes_for_missing_glyphs():
@@ -64,7 +70,7 @@ def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
 
 
 def _in_few_colours(png: io.BytesIO) -> bytes:
-    """The picture in 256 colours, which nobody can tell from it, at a third of its size."""
+    """The PNG with 256 colours: it looks the same, at a third of the size."""
     from PIL import Image
 
     out = io.BytesIO()
@@ -76,14 +82,14 @@ def _in_few_colours(png: io.BytesIO) -> bytes:
 
 @contextmanager
 def boxes_for_missing_glyphs() -> Iterator[None]:
-    """A character that the font does not have is a box, with no warning for each time it is drawn."""
+    """Draws characters that the font lacks as boxes, without a warning for each."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
 
 def parameters(layer: nn.Module) -> dict[str, Tensor]:
-    """What can be looked at in a layer: prototypes and features, or the rows of an nn.Linear."""
+    """The vectors or images of a layer by kind: prototypes and features, or the rows of a linear one."""
     if isinstance(layer, nn.Linear):
         return {"rows": layer.weight.detach()}
     prototypes, features = getattr(layer, "prototypes", None), getattr(layer, "features", None)
