@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..checks import check_vectors, check_width
 from ..nn import FeatureBank
+from ..precision import wide
 from .expression import evaluate, quote
 from .salience import projection, seen
 
@@ -60,8 +61,7 @@ class Universe:
         if vectors.dim() != 2:
             raise ValueError(f"vectors must be [N, D], a row for each object; got shape {list(vectors.shape)}.")
         check_width("vectors", vectors, features)
-        wide = torch.promote_types(torch.promote_types(features.dtype, vectors.dtype), torch.float32)
-        self.vectors = vectors.detach().to(wide)
+        self.vectors = vectors.detach().to(wide(torch.promote_types(features.dtype, vectors.dtype)))
         self.features = features.detach().to(self.vectors)
         if normalize:
             self.vectors = nn.functional.normalize(self.vectors, dim=-1)

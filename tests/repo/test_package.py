@@ -13,6 +13,9 @@ PACKAGE = ROOT / "similitude"
 
 # A file may import, at its top, from these and from what stands before it in its own row.
 LAYERS = [
+    "files",
+    "_text",
+    "batches",
     "ops",
     "checks",
     "precision",
