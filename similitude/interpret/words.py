@@ -85,7 +85,7 @@ def universe(
         return Universe(fit_bank(objects, num_features, seed=seed, report=report), found.names[:words], objects)
     u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
     if found.normalize is None:
-        u.note = f"scores are for normalize=False: no config.json of {source} says what its layer has"
+        u.note = f"scores assume normalize=False, since {source} has no config.json with its layer's options"
     return u
 
 

@@ -18,7 +18,7 @@ from ..nn import OPTIONS, FeatureBank, TverskyProjection
 
 LAYER = (*OPTIONS, *CONSTANTS, "learnable", "parametrization", "init")
 # Buffers that some versions of transformers save and others do not.
-BUFFERS = (".attn.bias", ".attn.masked_bias", ".num_batches_tracked")
+BUFFERS = (".attn.bias", ".masked_bias", ".num_batches_tracked")
 
 
 @dataclass(kw_only=True)

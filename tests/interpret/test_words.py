@@ -389,9 +389,9 @@ def test_a_layer_by_itself_says_nothing_of_its_options_and_the_universe_tells(no
     # Whether a product is positive does not hang on the length.
     assert [list(found[i]) for i in range(4)] == [list(expected[i]) for i in range(4)]
     assert (found[3].salience == pytest.approx(expected[3].salience)) is not normalize
-    assert "scores are for normalize=False" in found.note
+    assert "scores assume normalize=False" in found.note
     assert found.note in repr(found)
-    assert "scores are for normalize=False" in " ".join(invoke(str(folder), "good").stdout.split())
+    assert "scores assume normalize=False" in " ".join(invoke(str(folder), "good").stdout.split())
     # Vectors that come with a fitted bank have no layer.
     assert not universe(folder, num_features=16, fit=True).note
 
