@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..initialize import SEED, SHARE, SPREAD, TILT, lean_, linear_spread
 from ..nn import FeatureBank, TverskyProjection
-from .hf import TverskyOptions, fill_missing, load, load_checked
+from .hf import TverskyOptions, TverskyPreTrained, load
 
 try:
     from transformers import (
@@ -76,15 +76,10 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
         self.settle(layer)
 
 
-class TverskyGPT2PreTrainedModel(GPT2PreTrainedModel):
-    """Gives Tversky layers their starting values within transformers' loading."""
+class TverskyGPT2PreTrainedModel(TverskyPreTrained, GPT2PreTrainedModel):
+    """GPT2PreTrainedModel whose Tversky layers get their starting values."""
 
     config_class = TverskyGPT2Config
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values of the tensors that no checkpoint has loaded."""
-        super()._init_weights(module)
-        fill_missing(module)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # With custom code transformers skips modules without parameters of their own: GPT-2's attention and MLP, whose
@@ -222,14 +217,6 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         model.lm_head.reset_constants(spread=linear_spread(gpt2.lm_head.weight))
         model.generation_config = copy.deepcopy(gpt2.generation_config)
         return model
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
-        """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
-        wants_info = kwargs.pop("output_loading_info", False)
-        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
-        return (model, info) if wants_info else model
 
     @can_return_tuple
     def forward(

@@ -1,4 +1,4 @@
-"""What our transformers models share: options in a config, starting values that no checkpoint has, whole loading."""
+"""What our transformers models share: options in a config, starting values, and loading of whole checkpoints."""
 
 from __future__ import annotations
 
@@ -53,6 +53,22 @@ class TverskyOptions:
         self.alpha, self.beta, self.theta = layer.starting_constants
         if not isinstance(self.learnable, bool | str):
             self.learnable = sorted(self.learnable)
+
+
+class TverskyPreTrained(nn.Module):
+    """Starting values and clear errors in transformers' loading; list this one before a PreTrainedModel."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Starting values of the tensors that no checkpoint has loaded."""
+        super()._init_weights(module)  # pyright: ignore
+        fill_missing(module)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
+        theirs = super().from_pretrained  # pyright: ignore
+        model, info = load_checked(theirs, pretrained_model_name_or_path, *args, **kwargs)
+        return (model, info) if output_loading_info else model
 
 
 @torch.no_grad()

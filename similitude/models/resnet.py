@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..checks import check_choice
 from ..nn import TverskyProjection
-from .hf import LAYER, TverskyOptions, fill_missing, load, load_checked
+from .hf import LAYER, TverskyOptions, TverskyPreTrained, load
 
 try:
     from transformers import (
@@ -70,7 +70,7 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
         return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
 
 
-class TverskyResNetForImageClassification(ResNetPreTrainedModel):
+class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedModel):
     """A ResNet whose logits are similarities to a prototype per label, used like ResNetForImageClassification.
 
     With ``config.frozen`` only the head trains. The backbone has no gradients and stays in ``eval()``, so that its
@@ -122,20 +122,14 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
             self.resnet.eval()
         return self
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values of the tensors that no checkpoint has loaded."""
-        super()._init_weights(module)
-        fill_missing(module)
-
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
+    def from_pretrained(cls, *args, **kwargs):
         """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
-        wants_info = kwargs.pop("output_loading_info", False)
-        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+        loaded = super().from_pretrained(*args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
         # Loading has replaced frozen parameters by others that train.
         model.freeze(model.config.frozen)
-        return (model, info) if wants_info else model
+        return loaded
 
     @classmethod
     def from_resnet(
