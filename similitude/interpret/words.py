@@ -60,7 +60,7 @@ def universe(
     report: Report | None = None,
     fit: bool = False,
 ) -> Universe:
-    """A Universe of words.
+    """A Universe of the words of a checkpoint or of a file of word vectors.
 
     A model that ``save_pretrained`` wrote is built by its config.json, so that the universe is ``Universe.of`` it. Of
     other checkpoints the tensors are found by their names. If nothing says whether the layer normalizes, scores are
@@ -199,7 +199,7 @@ def _checkpoint(path: Path, names: str | Path | None) -> Words:
     # A run's settings lie in its folder, and its checkpoints in folders within.
     config = _json(folder / "config.json") or _json(folder.parent / "config.json")
     kind = _json(folder / "config.json").get("model_type")
-    if kind in ("tversky_gpt2", "tversky_resnet") and files[0].name.startswith("model"):
+    if kind in ("tversky_gpt2", "tversky_resnet") and any(file.name.startswith("model") for file in files):
         layer, labels = _head(folder, kind)
         vectors, bank, normalize = layer.prototypes.detach(), layer.features.weight.detach(), layer.normalize
     else:
