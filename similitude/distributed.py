@@ -207,6 +207,11 @@ def _reduced(x: Tensor, mesh: DeviceMesh, how: str) -> Tensor:
     return parts.redistribute(placements=[Replicate()]).to_local()
 
 
+def unsharded(x: Tensor) -> Tensor:
+    """The whole of a parameter that may be sharded over processes, as a plain tensor on each of them."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
 def _own(x: Tensor) -> Tensor:
     assert isinstance(x, DTensor)
     return x.to_local()

@@ -1,26 +1,47 @@
-"""Exact explanation of one similarity: at feature level S is a sum over features, so each has its signed share."""
+"""Exact explanations of a layer's answers, feature by feature: one similarity, a pair of objects, a decision, a Venn.
+
+With ``level="feature"`` and ``model="contrast"`` a similarity is a sum over features, so each has its signed share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from .checks import check_vectors
-from .nn import TverskyProjection
+from ._text import columns
+from .checks import check_vectors, check_width
 from .ops import reference
+from .ops.modes import wide
+
+if TYPE_CHECKING:
+    from .nn import TverskyProjection
+
+# Of the bars in a notebook: common, input only, prototype only.
+COLOURS = ("#0072b2", "#d55e00", "#cc79a7")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an input is as similar as it is to a prototype.
+    """Why an input is as similar as it is to a prototype. Print it, or show it in a notebook.
 
-    similarity: the layer's output: the sum of ``common``, ``input_only`` and ``prototype_only`` over all features, and
-    the bias. Each is ``[K]``: θ·Ψ of shared features, −α times what only the input has, −β times what only the
-    prototype has. input_measures, prototype_measures: x · f_k and p · f_k, ``[K]``.
+    Attributes:
+        prototype: index of the prototype.
+        similarity: the layer's output, the sum of the three kinds of shares over all features and of the bias.
+        bias: the layer's bias for the prototype, 0 without one.
+        common: θ·Ψ of each shared feature, ``[K]``.
+        input_only: −α times what only the input has, ``[K]``.
+        prototype_only: −β times what only the prototype has, ``[K]``.
+        input_measures: x · f_k, ``[K]``.
+        prototype_measures: p · f_k, ``[K]``.
+        top: how many features of each kind are printed.
+        feature_names: names of all K features, or None.
+        prototype_name: name of the prototype, or None.
     """
 
     prototype: int
@@ -36,70 +57,52 @@ class Explanation:
     prototype_name: str | None = None
 
     def parts(self) -> list[tuple[str, Tensor]]:
-        """The three kinds of features with their contributions, ``[K]`` each."""
+        """The three kinds of shares by name, ``[K]`` each."""
         return [("common", self.common), ("input only", self.input_only), ("prototype only", self.prototype_only)]
 
-    def strongest(self, contributions: Tensor) -> list[int]:
-        """Up to ``top`` features with the largest contributions, of either sign; none that contributes nothing."""
-        order = contributions.abs().argsort(descending=True, stable=True)[: self.top].tolist()
-        return [k for k in order if contributions[k] != 0]
+    def shares(self) -> Tensor:
+        """What each feature adds to the similarity, ``[K]``."""
+        return self.common + self.input_only + self.prototype_only
+
+    def strongest(self, shares: Tensor) -> list[int]:
+        """Up to ``top`` features with the largest shares by absolute value, without those whose share is 0."""
+        return _strongest(shares, self.top)
 
     def __str__(self) -> str:
-        lines = [f"{self._title()}  similarity {self.similarity:+.4f}"]
-        width = max([7, *(len(self._name(k)) for _, part in self.parts() for k in self.strongest(part))])
-        for label, part in self.parts():
-            count = int((part != 0).sum())
-            lines.append(f"{label:<{width + 24}}{part.sum().item():>+12.4f}   ({count} feature{'s' * (count != 1)})")
-            strongest = self.strongest(part)
-            if strongest:
-                lines.append(f"  {'feature':<{width}}{'input':>11}{'prototype':>11}{'share':>12}")
-            for k in strongest:
-                measures = f"{self.input_measures[k].item():>11.4f}{self.prototype_measures[k].item():>11.4f}"
-                lines.append(f"  {self._name(k):<{width}}{measures}{part[k].item():>+12.4f}")
-            if count > len(strongest):
-                rest = part.sum() - part[strongest].sum()
-                lines.append(f"  {f'{count - len(strongest)} more':<{width + 22}}{rest.item():>+12.4f}")
+        measured = [("input", self.input_measures), ("prototype", self.prototype_measures)]
+        rows = []
+        for name, part in self.parts():
+            heading = f"{name}, {_counted(part)}"
+            rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
         if self.bias:
-            lines.append(f"{'bias':<{width + 24}}{self.bias:>+12.4f}")
-        return "\n".join(lines)
+            rows.append(["bias", "", "", f"{self.bias:+.4f}"])
+        return f"{self._title()}  similarity {self.similarity:+.4f}\n{columns(rows)}"
 
     def _repr_html_(self) -> str:
         """A table with bars, for notebooks."""
         largest = max([part.abs().max().item() for _, part in self.parts()] + [1e-12])
-        rows = []
-        for (label, part), colour in zip(self.parts(), ("#0072b2", "#d55e00", "#cc79a7"), strict=True):
-            rows.append(
-                f"<tr><th colspan=3 style='text-align:left'>{label}</th><th>{part.sum().item():+.4f}</th><td></td></tr>"
-            )
+        rows = ["<tr><th>feature</th><th>input</th><th>prototype</th><th>share</th><th></th></tr>"]
+        head = "<tr><th colspan=3 style='text-align:left'>{}</th><th>{:+.4f}</th><td></td></tr>"
+        for (label, part), colour in zip(self.parts(), COLOURS, strict=True):
+            rows.append(head.format(label, part.sum()))
             for k in self.strongest(part):
                 share = part[k].item()
-                bar = (
-                    f"<div style='background:{colour};height:0.8em;width:{round(120 * abs(share) / largest)}px'></div>"
+                style = f"background:{colour};height:0.8em;width:{round(120 * abs(share) / largest)}px"
+                measures = (f"{m[k]:.4f}" for m in (self.input_measures, self.prototype_measures))
+                cells = (
+                    escape(_name(k, self.feature_names)),
+                    *measures,
+                    f"{share:+.4f}",
+                    f"<div style='{style}'></div>",
                 )
-                cells = (escape(self._name(k)), f"{self.input_measures[k].item():.4f}")
-                cells += (f"{self.prototype_measures[k].item():.4f}", f"{share:+.4f}", bar)
                 rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         if self.bias:
-            rows.append(f"<tr><th colspan=3 style='text-align:left'>bias</th><th>{self.bias:+.4f}</th><td></td></tr>")
-        head = "<tr><th>feature</th><th>input</th><th>prototype</th><th>share</th><th></th></tr>"
+            rows.append(head.format("bias", self.bias))
         caption = f"<caption>{escape(self._title())}, similarity {self.similarity:+.4f}</caption>"
-        return f"<table>{caption}{head}{''.join(rows)}</table>"
+        return f"<table>{caption}{''.join(rows)}</table>"
 
     def _title(self) -> str:
         return f"input against prototype {self.prototype_name or self.prototype}"
-
-    def _name(self, feature: int) -> str:
-        return str(feature) if self.feature_names is None else str(self.feature_names[feature])
-
-
-def number_of(prototype: int | str, names: Sequence[str] | None) -> int:
-    """The number of a prototype that is given by it, or by its name."""
-    if isinstance(prototype, str) and names is not None and prototype in names:
-        return list(names).index(prototype)
-    if not isinstance(prototype, int):
-        known = f" or one of {', '.join(map(str, names[:10]))}" if names is not None else ""
-        raise TypeError(f"prototype must be the index of one, a whole number{known}; got {prototype!r}.")
-    return prototype
 
 
 @torch.no_grad()
@@ -111,45 +114,328 @@ def explain(
     feature_names: Sequence[str] | None = None,
     prototype_names: Sequence[str] | None = None,
 ) -> Explanation:
-    """The layer's answer for one input ``[D]`` and one prototype, feature by feature.
+    """Shares of all features in the similarity of one input to one prototype.
 
-    prototype: the number of one, or its name among ``prototype_names``; by default the most similar one.
+    Args:
+        layer: a TverskyProjection with ``level="feature"`` and ``model="contrast"``.
+        x: one input, ``[D]``.
+        prototype: index of the prototype, or its name among ``prototype_names``; by default the most similar one.
+        top: how many features of each kind are printed.
+        feature_names: names of all K features.
+        prototype_names: names of all P prototypes.
     """
+    _check_arguments(layer, top, feature_names)
+    _check_one("x", x, layer)
+    P = layer.out_features
+    if prototype_names is not None and len(prototype_names) != P:
+        raise ValueError(f"prototype_names must have {P} names; got {len(prototype_names)}.")
+    output = layer(x)
+    chosen = int(output.argmax()) if prototype is None else _index_of(prototype, prototype_names)
+    if not 0 <= chosen < P:
+        raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
+    a, b = measures(layer, torch.stack([x.to(wide(x.dtype)), layer.prototypes[chosen].to(wide(x.dtype))]))
+    bias = 0.0 if layer.bias is None else layer.bias[chosen].item()
+    name = None if prototype_names is None else str(prototype_names[chosen])
+    return Explanation(chosen, output[chosen].item(), bias, *_shares(layer, a, b), a, b, top, feature_names, name)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Why two objects are as similar as they are under a layer's bank and α, β, θ. Print it.
+
+    Attributes:
+        similarity: S(a, b), the sum of ``common``, ``a_only`` and ``b_only`` over all features.
+        reverse: S(b, a), which differs where α and β do.
+        common: θ·Ψ of each shared feature, ``[K]``.
+        a_only: −α times what only A has, ``[K]``.
+        b_only: −β times what only B has, ``[K]``.
+        a_measures: a · f_k, ``[K]``.
+        b_measures: b · f_k, ``[K]``.
+        top: how many features of each kind are printed.
+        names: names of the two objects.
+        feature_names: names of all K features, or None.
+    """
+
+    similarity: float
+    reverse: float
+    common: Tensor
+    a_only: Tensor
+    b_only: Tensor
+    a_measures: Tensor
+    b_measures: Tensor
+    top: int
+    names: tuple[str, str] = ("A", "B")
+    feature_names: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        a, b = self.names
+        rows = [[f"S({a}, {b})", "", "", f"{self.similarity:+.4f}"], [f"S({b}, {a})", "", "", f"{self.reverse:+.4f}"]]
+        parts = ((f"{a} ∩ {b}", self.common), (f"{a} − {b}", self.a_only), (f"{b} − {a}", self.b_only))
+        measured = [(a, self.a_measures), (b, self.b_measures)]
+        for name, part in parts:
+            heading = f"{name}, {_counted(part)}"
+            rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
+        return columns(rows)
+
+
+@torch.no_grad()
+def pair(
+    layer: TverskyProjection,
+    a: Tensor,
+    b: Tensor,
+    top: int = 10,
+    names: tuple[str, str] = ("A", "B"),
+    feature_names: Sequence[str] | None = None,
+) -> Pair:
+    """Shares of all features in the similarity of two objects, both ways round.
+
+    Args:
+        layer: a TverskyProjection, of which the bank, α, β, θ and options are used, and no prototype.
+        a: the first object, ``[D]``.
+        b: the second object, ``[D]``.
+        top: how many features of each kind are printed.
+        names: names of the two objects.
+        feature_names: names of all K features.
+    """
+    _check_arguments(layer, top, feature_names)
+    _check_one("a", a, layer)
+    _check_one("b", b, layer)
+    a, b = measures(layer, torch.stack([a, b]))
+    parts, back = _shares(layer, a, b), _shares(layer, b, a)
+    forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
+    return Pair(forth, reverse, *parts, a, b, top, names, feature_names)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which features decide for one class over another. Print it.
+
+    Attributes:
+        chosen: index of the class decided for.
+        other: index of the class decided against.
+        difference: the layer's output for ``chosen`` minus that for ``other``: the sum of ``shares`` and ``bias``.
+        bias: the difference of the two biases.
+        shares: what each feature adds to the difference, ``[K]``.
+        for_chosen: explanation of the similarity to ``chosen``.
+        for_other: explanation of the similarity to ``other``.
+        top: how many features are printed.
+    """
+
+    chosen: int
+    other: int
+    difference: float
+    bias: float
+    shares: Tensor
+    for_chosen: Explanation
+    for_other: Explanation
+    top: int
+
+    def strongest(self) -> list[int]:
+        """Up to ``top`` features with the largest shares by absolute value."""
+        return _strongest(self.shares, self.top)
+
+    def __str__(self) -> str:
+        mine, theirs = self.for_chosen, self.for_other
+        chosen, other = (str(e.prototype_name or e.prototype) for e in (mine, theirs))
+        prototypes = [(chosen, mine.prototype_measures), (other, theirs.prototype_measures)]
+        measured = [("input", mine.input_measures), *prototypes]
+        heading = f"{chosen} over {other}, by feature"
+        rows = _rows(heading, self.difference, self.shares, measured, self.top, mine.feature_names)
+        if self.bias:
+            rows.append(["  bias", "", "", "", f"{self.bias:+.4f}"])
+        return columns(rows)
+
+
+@torch.no_grad()
+def decision(
+    layer: TverskyProjection,
+    x: Tensor,
+    chosen: int | str | None = None,
+    other: int | str | None = None,
+    top: int = 10,
+    feature_names: Sequence[str] | None = None,
+    prototype_names: Sequence[str] | None = None,
+) -> Decision:
+    """Shares of all features in the difference of an input's similarities to two classes.
+
+    Args:
+        layer: a TverskyProjection with ``level="feature"`` and ``model="contrast"``.
+        x: one input, ``[D]``.
+        chosen: index or name of the class decided for; by default the most similar one.
+        other: index or name of the class decided against, such as the right one after a wrong answer; by default
+            the runner-up.
+        top: how many features are printed.
+        feature_names: names of all K features.
+        prototype_names: names of all P classes.
+    """
+    if layer.out_features < 2:
+        raise ValueError("a layer with one prototype has no runner-up.")
+    chosen, other = (None if p is None else _index_of(p, prototype_names) for p in (chosen, other))
+    _check_one("x", x, layer)
+    order = layer(x).argsort(descending=True, stable=True).tolist()
+    first = next(p for p in order if p != other) if chosen is None else chosen
+    second = next(p for p in order if p != first) if other is None else other
+    if first == second:
+        raise ValueError(f"chosen and other must be two classes; got {first} twice.")
+    mine, theirs = (explain(layer, x, p, top, feature_names, prototype_names) for p in (first, second))
+    difference, bias = mine.similarity - theirs.similarity, mine.bias - theirs.bias
+    return Decision(first, second, difference, bias, mine.shares() - theirs.shares(), mine, theirs, top)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A set of features, and the examples that show it best.
+
+    Attributes:
+        name: ``A−B``, ``A∩B`` or ``B−A``.
+        features: indices of the features.
+        examples: indices into the data set, best first; none for an empty set.
+        scores: semantic scores of the examples.
+    """
+
+    name: str
+    features: list[int]
+    examples: list[int]
+    scores: list[float]
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{i} ({s:.3f})" for i, s in zip(self.examples, self.scores, strict=True)) or "none"
+        n = len(self.features)
+        return f"{self.name}: {n} feature{'s' * (n != 1)}; best shown by {found}"
+
+
+@dataclass(frozen=True)
+class Venn:
+    """Two objects as sets: what only A has, what both have, what only B has, each with its best examples. Print it."""
+
+    a_only: Region
+    common: Region
+    b_only: Region
+
+    def regions(self) -> tuple[Region, Region, Region]:
+        return self.a_only, self.common, self.b_only
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.regions()))
+
+
+@torch.no_grad()
+def venn(layer: TverskyProjection, a: Tensor, b: Tensor, vectors: Tensor, top: int = 9) -> Venn:
+    """The examples that best show A−B, A∩B and B−A for two objects.
+
+    An example's score in a set F is the paper's semantic score, s(x) = Σ_{f∈F} f·x.
+
+    Args:
+        layer: a TverskyProjection, of which the bank and ``normalize`` are used.
+        a: the first object, ``[D]``.
+        b: the second object, ``[D]``.
+        vectors: the data set to take examples from, ``[N, D]``.
+        top: how many examples of each set.
+    """
+    _check_top(top)
+    _check_one("a", a, layer)
+    _check_one("b", b, layer)
+    a_has, b_has = (measures(layer, x) > 0 for x in (a, b))
+    x = objects(layer, vectors)
+    if x.dim() != 2:
+        raise ValueError(f"vectors must be [N, D]; got shape {list(x.shape)}.")
+    sets = {"A−B": a_has & ~b_has, "A∩B": a_has & b_has, "B−A": b_has & ~a_has}
+    return Venn(*(_region(name, members, layer, x, top) for name, members in sets.items()))
+
+
+def _region(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top: int) -> Region:
+    scores = x @ layer.features.weight[members].to(x.dtype).sum(0)
+    order = scores.argsort(descending=True, stable=True)[: top if members.any() else 0]
+    return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
+
+
+def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
+    """The vectors as the layer compares them, normalised if it does that, in float32 or better."""
+    check_vectors("vectors", vectors)
+    check_width("vectors", vectors, layer.features.weight)
+    x = vectors.to(wide(vectors.dtype))
+    return normalize(x, dim=-1) if layer.normalize else x
+
+
+@torch.no_grad()
+def measures(layer: TverskyProjection, vectors: Tensor) -> Tensor:
+    """x · f_k of each vector and feature, as the layer takes them: ``[..., D]`` -> ``[..., K]``."""
+    x = objects(layer, vectors)
+    return x @ layer.features.weight.to(x.dtype).mT
+
+
+def _shares(layer: TverskyProjection, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What each feature adds to S(a, b) as common, as a's alone and as b's alone, for measures ``[K]``."""
+    alpha, beta, theta = (getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta"))
+    common = theta * reference.common_terms(a, b, layer.intersection)
+    a_only = -alpha * reference.distinctive_terms(a, b, layer.difference)
+    return common, a_only, -beta * reference.distinctive_terms(b, a, layer.difference)
+
+
+def _rows(
+    heading: str,
+    total: float,
+    shares: Tensor,
+    measured: list[tuple[str, Tensor]],
+    top: int,
+    names: Sequence[str] | None,
+) -> list[list[str]]:
+    """Rows of a table: the heading with the total, the strongest features with their measures, the rest as one."""
+    strongest = _strongest(shares, top)
+    rows = [[heading, *(name for name, _ in measured), f"{total:+.4f}"]]
+    for k in strongest:
+        rows.append([f"  {_name(k, names)}", *(f"{m[k]:.4f}" for _, m in measured), f"{shares[k]:+.4f}"])
+    more = int((shares != 0).sum()) - len(strongest)
+    if more:
+        rest = shares.sum() - shares[strongest].sum()
+        rows.append([f"  {more} more", *("" for _ in measured), f"{rest.item():+.4f}"])
+    return rows
+
+
+def _strongest(shares: Tensor, top: int) -> list[int]:
+    order = shares.abs().argsort(descending=True, stable=True)[:top].tolist()
+    return [k for k in order if shares[k] != 0]
+
+
+def _counted(shares: Tensor) -> str:
+    n = int((shares != 0).sum())
+    return f"{n} feature{'s' * (n != 1)}"
+
+
+def _name(feature: int, names: Sequence[str] | None) -> str:
+    return f"feature {feature}" if names is None else str(names[feature])
+
+
+def _index_of(prototype: int | str, names: Sequence[str] | None) -> int:
+    """Index of a prototype given by index or by name."""
+    if isinstance(prototype, str) and names is not None and prototype in names:
+        return list(names).index(prototype)
+    if not isinstance(prototype, int):
+        known = f" or one of {', '.join(map(str, names[:10]))}" if names is not None else ""
+        raise TypeError(f"prototype must be the index of one, a whole number{known}; got {prototype!r}.")
+    return prototype
+
+
+def _check_one(name: str, x: Tensor, layer: TverskyProjection) -> None:
+    if not isinstance(x, Tensor) or list(x.shape) != [layer.in_features]:
+        given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        hint = f": explain one at a time, {name}[0]" if isinstance(x, Tensor) and x.dim() > 1 else ""
+        raise ValueError(f"{name} must be one object, a tensor of shape {[layer.in_features]}; got {given}{hint}.")
+    check_vectors(name, x)
+
+
+def _check_top(top: object) -> None:
+    if not isinstance(top, int) or top < 1:
+        raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
+
+
+def _check_arguments(layer: TverskyProjection, top: object, feature_names: Sequence[str] | None) -> None:
     if (layer.level, layer.model) != ("feature", "contrast"):
         raise ValueError(
             "only level='feature' with model='contrast' is a sum over features that can be explained exactly; "
             f"this layer has level={layer.level!r}, model={layer.model!r}."
         )
-    check_vectors("x", x)
-    if list(x.shape) != [layer.in_features]:
-        hint = ": explain one input at a time, x[0]" if x.dim() > 1 else ""
-        raise ValueError(f"x must be one input of shape {[layer.in_features]}; got shape {list(x.shape)}{hint}.")
-    P, K = layer.out_features, layer.features.num_features
-    for name, names, size in (("feature_names", feature_names, K), ("prototype_names", prototype_names, P)):
-        if names is not None and len(names) != size:
-            raise ValueError(f"{name} must have {size} names; got {len(names)}.")
-    if not isinstance(top, int) or top < 1:
-        raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
-    output = layer(x)
-    chosen = int(output.argmax()) if prototype is None else number_of(prototype, prototype_names)
-    if not 0 <= chosen < P:
-        raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
-
-    wide = torch.promote_types(x.dtype, torch.float32)
-    vectors = torch.stack([x.to(wide), layer.prototypes[chosen].to(wide)])
-    if layer.normalize:
-        vectors = nn.functional.normalize(vectors, dim=-1)
-    a, b = vectors @ layer.features.weight.to(wide).mT
-    return Explanation(
-        prototype=chosen,
-        similarity=output[chosen].item(),
-        bias=0.0 if layer.bias is None else layer.bias[chosen].item(),
-        common=layer.theta.to(wide) * reference.common_terms(a, b, layer.intersection),
-        input_only=-layer.alpha.to(wide) * reference.distinctive_terms(a, b, layer.difference),
-        prototype_only=-layer.beta.to(wide) * reference.distinctive_terms(b, a, layer.difference),
-        input_measures=a,
-        prototype_measures=b,
-        top=top,
-        feature_names=feature_names,
-        prototype_name=None if prototype_names is None else str(prototype_names[chosen]),
-    )
+    K = layer.features.num_features
+    if feature_names is not None and len(feature_names) != K:
+        raise ValueError(f"feature_names must have {K} names; got {len(feature_names)}.")
+    _check_top(top)

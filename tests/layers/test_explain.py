@@ -82,7 +82,7 @@ MESSAGES = {
     "a batch": (
         dict(),
         dict(x=torch.randn(2, 4)),
-        "x must be one input of shape [4]; got shape [2, 4]: explain one input at a time, x[0].",
+        "x must be one object, a tensor of shape [4]; got shape [2, 4]: explain one at a time, x[0].",
     ),
     "no such prototype": (dict(), dict(prototype=3), "prototype must be from 0 to 2; got 3."),
     "too few names": (dict(), dict(feature_names=["a"]), "feature_names must have 5 names; got 1."),

@@ -421,9 +421,9 @@ def test_wrong_inputs_are_one_sentence():
         net(torch.zeros(2, *SHAPE, dtype=torch.uint8))
     with pytest.raises(ValueError, match="float32 on cpu; got float64 on cpu"):
         net(images().double())
-    with pytest.raises(ValueError, match=r"the backbone must give \[14, 5\].*; got shape \[14, 36\]"):
+    with pytest.raises(ValueError, match=r"the backbone must return \[14, 5\].*; got shape \[14, 36\]"):
         tversky(nn.Flatten())(images())
-    with pytest.raises(TypeError, match="the backbone must give a tensor"):
+    with pytest.raises(TypeError, match="the backbone must return a tensor"):
         tversky(lambda x: (x,))(images())
 
 

@@ -18,7 +18,6 @@ import similitude.functional as F
 from similitude import TverskyProjection
 from similitude.initialize import SPREAD
 from similitude.models.gpt2 import VARIANTS, TverskyGPT2Config, TverskyGPT2LMHeadModel
-from similitude.models.pretrained import layer_options
 from similitude.reproduce.record import paper
 
 TINY = dict(
@@ -130,7 +129,7 @@ def test_saving_and_loading_keeps_answers_ties_and_the_one_bank(variant, tied, t
 
 def test_every_option_is_saved_and_reaches_every_layer(tmp_path):
     tiny("all-1layer", **OTHER).save_pretrained(tmp_path)
-    assert layer_options(AutoConfig.from_pretrained(tmp_path)) == OTHER
+    assert AutoConfig.from_pretrained(tmp_path).layer_options() == OTHER
     kept = OTHER.keys() - {"alpha", "beta", "theta", "learnable"}
     for layer in layers(AutoModelForCausalLM.from_pretrained(tmp_path)):
         assert {name: getattr(layer, name) for name in kept} == {name: OTHER[name] for name in kept}
@@ -569,7 +568,7 @@ def test_from_gpt2_says_what_it_takes(tmp_path):
     with pytest.raises(ValueError, match="keeps the GPT-2's sizes; got n_layer=1 and a GPT-2 of n_layer=2"):
         TverskyGPT2LMHeadModel.from_gpt2(gpt2, variant="all-1layer", n_layer=1)
     tiny().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"takes a GPT-2; '.*' is of type 'tversky_gpt2'"):
+    with pytest.raises(ValueError, match=r"must be of type 'gpt2'; it is of type 'tversky_gpt2': load it by from"):
         TverskyGPT2LMHeadModel.from_gpt2(tmp_path)
 
 

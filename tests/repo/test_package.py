@@ -20,6 +20,8 @@ LAYERS = [
     "_moved",
     "form",
     "files",
+    "_text",
+    "batches",
     "ops",
     "checks",
     "functional",

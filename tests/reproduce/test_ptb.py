@@ -58,7 +58,7 @@ def test_finetuning_is_in_32_bits_and_tied_as_asked_whatever_the_checkpoint_is(t
             assert torch.equal(made.lm_head.weight, rows.float())
     # Without a head that is neither tied nor there, none is made up.
     source.transformer.save_pretrained(tmp_path / "headless")
-    with pytest.raises(RunError, match="which has lm_head"):
+    with pytest.raises(RunError, match=r"they lack lm_head\.weight"):
         ptb.make(replace(config, source=str(tmp_path / "headless")), 64)
 
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_of_another_kind_or_too_small_is_one_sentence(checkpoint, t
     for file in Path(checkpoint).iterdir():
         (tmp_path / "cut" / file.name).write_bytes(file.read_bytes()[:2000])
     for source, settings, sentence in (
-        (str(tmp_path / "resnet"), {}, "its weights are not those of a GPT2LMHeadModel"),
+        (str(tmp_path / "resnet"), {}, "must be of type 'gpt2'; it is of type 'resnet'"),
         (str(tmp_path / "cut"), {}, "no GPT-2 at"),
         (checkpoint, {"length": 2000}, "has 1024 positions and 64 tokens; length 2000 and 64 tokens are asked for"),
     ):

@@ -1,6 +1,6 @@
-"""The paper's figures, one function each, from plain arrays or our own layers; every one returns a matplotlib Figure.
+"""The paper's figures, one function each: they take plain arrays or layers and return a matplotlib Figure.
 
-A linear layer has the same views: its rows are its prototypes, and it has no features.
+A linear layer is shown with its rows as prototypes, and without features.
 """
 
 from .base import parameters, save

@@ -1,9 +1,10 @@
-"""What all figures stand on: an empty figure, colours, and files that appear whole."""
+"""What all figures share: an empty figure, colours, names that can be written, and saving."""
 
 from __future__ import annotations
 
+import colorsys
 import io
-import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,23 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from ...models.data_domain import DataDomain
-from ...nn import TverskyProjection
+from ...files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = Tensor | np.ndarray | Sequence
 
-# Okabe and Ito's, and the ends of viridis: colour-blind readers tell them apart.
+# Okabe and Ito's colours and the ends of viridis, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
 SERIES = (GREY, BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", "-.", ":")
 CLASSES = ("#440154", "#bbbbbb", "#fde725")
+# Of tokens in a graph, and of its fields: Okabe and Ito's without that yellow.
+TOKEN = "#f0e442"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+# XML has no control characters, and UTF-8 no halves of surrogate pairs.
+UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def blank(width: float, height: float, layout: Literal["constrained"] | None = None) -> Figure:
-    """An empty figure of so many inches, apart from pyplot and its windows."""
+    """An empty figure, sizes in inches, that pyplot does not know and shows in no window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -42,24 +47,30 @@ def blank(width: float, height: float, layout: Literal["constrained"] | None = N
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """Writes the figure as .png or .svg, as the name ends: whole or not at all, the same bytes for the same figure."""
+    """Writes a figure whole or not at all; the same figure gives the same bytes.
+
+    Args:
+        figure: a matplotlib figure.
+        path: a file whose name ends in .png or .svg.
+        dpi: dots per inch of a .png.
+    """
     import matplotlib
 
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"a figure is written as .png or .svg; got {path.name!r}.")
-    # An SVG has the time and random names in it unless told otherwise.
+    # By default an SVG contains the time and random names.
     options: dict = {"metadata": {"Date": None}} if kind == "svg" else {}
     content = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "similitude"}), boxes_for_missing_glyphs():
         figure.draw_without_rendering()  # beside images of a fixed shape, a layout settles at its second drawing
         figure.savefig(content, format=kind, dpi=dpi, **options)
-    write(path, _in_few_colours(content) if kind == "png" else content.getvalue())
+    write_bytes(path, _in_few_colours(content) if kind == "png" else content.getvalue())
 
 
 def _in_few_colours(png: io.BytesIO) -> bytes:
-    """The picture in 256 colours, which nobody can tell from it, at a third of its size."""
+    """The PNG with 256 colours: it looks the same, at a third of the size."""
     from PIL import Image
 
     out = io.BytesIO()
@@ -71,34 +82,21 @@ def _in_few_colours(png: io.BytesIO) -> bytes:
 
 @contextmanager
 def boxes_for_missing_glyphs() -> Iterator[None]:
-    """A character that the font does not have is a box, with no warning for each time it is drawn."""
+    """Draws characters that the font lacks as boxes, without a warning for each."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
 
-def write(path: Path, content: bytes) -> None:
-    """The file, whole or not at all."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
-    try:
-        half.write_bytes(content)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
-
-
 def parameters(layer: nn.Module) -> dict[str, Tensor]:
-    """What can be looked at in a layer: prototypes and features, or the rows of an nn.Linear."""
+    """The vectors or images of a layer by kind: prototypes and features, or the rows of a linear one."""
     if isinstance(layer, nn.Linear):
         return {"rows": layer.weight.detach()}
-    if isinstance(layer, TverskyProjection):
-        return {"prototypes": layer.prototypes.detach(), "features": layer.features.weight.detach()}
-    if isinstance(layer, DataDomain):
-        if layer.features is None:
-            return {"rows": layer.prototypes.detach()}
-        return {"prototypes": layer.prototypes.detach(), "features": layer.features.detach()}
+    prototypes, features = getattr(layer, "prototypes", None), getattr(layer, "features", None)
+    features = getattr(features, "weight", features)
+    if isinstance(prototypes, Tensor):
+        found = {"rows": prototypes} if features is None else {"prototypes": prototypes, "features": features}
+        return {name: vectors.detach() for name, vectors in found.items()}
     raise TypeError(f"layer must be a TverskyProjection, DataDomain or nn.Linear; got {type(layer).__name__}.")
 
 
@@ -110,3 +108,18 @@ def plain(ax) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     ax.set_axisbelow(True)
+
+
+def distinct_colours(n: int) -> list[str]:
+    """n distinct colours, first those that colour-blind readers can tell apart."""
+    out: list[str] = list(PALETTE[:n])
+    for i in range(n - len(out)):
+        # Steps of the golden ratio never come back to a hue; lightness tells neighbours apart too.
+        red, green, blue = colorsys.hls_to_rgb((0.05 + 0.618034 * i) % 1, (0.35, 0.6, 0.48)[i % 3], 0.45)
+        out.append(f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}")
+    return out
+
+
+def printable(name: str) -> str:
+    """The name with control characters as their pictures (␀ for \\0), and other unwritable ones as �."""
+    return UNWRITABLE.sub(lambda m: chr(0x2400 + ord(m[0])) if ord(m[0]) < 32 else "\ufffd", name)

@@ -1,4 +1,4 @@
-"""A graph of semantic fields on paper: circles, lines, and boxes of top tokens in the margins."""
+"""A graph of semantic fields as a figure: circles, lines, and boxes of top tokens in the margins."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import TOKEN, Field, FieldGraph, printable
-from .base import blank, boxes_for_missing_glyphs
+from .base import TOKEN, blank, boxes_for_missing_glyphs, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ..graph import Field, FieldGraph
 
 MARGIN, BOTTOM = 0.25, 0.45  # inches
 LEAST, MOST = 8.0, 10.5  # height
 COLUMN, GAP, BOXES = 3.0, 0.15, 16  # of boxes: inches, and how many there is room for
 FONT, LINE = 8, 8 * 1.3 / 72  # points, and inches a line
 PAD = 0.09  # inside a box
-# Where a token's name may stand, best first: points from its circle, and what of the name is there.
+# Where a token's name may stand, best first: offset from its circle in points, and the name's alignment.
 NAME_PLACES = (((0, 11), "center", "baseline"), ((0, -10), "center", "top"))
 NAME_PLACES += (((10, 0), "left", "center"), ((-10, 0), "right", "center"))
 LEGEND = "yellow: tokens · dots: features, one colour a distinct intersection · circles: the semantic fields they form"
@@ -26,7 +27,7 @@ LEGEND = "yellow: tokens · dots: features, one colour a distinct intersection �
 
 @boxes_for_missing_glyphs()
 def draw(graph: FieldGraph, title: str = "") -> Figure:
-    """The graph in the middle, boxes of the noted fields at both sides; as high as these need it, within limits."""
+    """A figure with the graph in the middle and a box for each field with top tokens at the sides."""
     from matplotlib.collections import LineCollection
 
     figure = blank(LEAST, LEAST)
@@ -45,7 +46,7 @@ def draw(graph: FieldGraph, title: str = "") -> Figure:
     T, F = len(graph.tokens), len(graph.features)
     at, colours = graph.positions, graph.colours()
     many = len(graph.edges) > 2000
-    # So many lines are a shade, and as single paths they would make an SVG of many megabytes.
+    # As single paths so many lines would make an SVG of many megabytes.
     lines = LineCollection(list(at[graph.edges]), colors="0.6", linewidths=0.4, alpha=0.12 if many else 0.5, zorder=1)
     lines.set_rasterized(many)
     ax.add_collection(lines)
@@ -57,7 +58,7 @@ def draw(graph: FieldGraph, title: str = "") -> Figure:
     low, high = at.min(0), at.max(0)
     room = 0.06 * max(*(high - low), 1e-9)
     ax.set(aspect="equal", xlim=(low[0] - room, high[0] + room), ylim=(low[1] - room, high[1] + 1.5 * room))
-    # Where things are is known from here on.
+    # Places on the page are known from here on.
     ax.apply_aspect()
     for which, x in ((left, MARGIN), (right, x1 + 0.2)):
         _boxes(figure, ax, graph, which, [notes[i] for i in which], x, height - head)
@@ -66,7 +67,7 @@ def draw(graph: FieldGraph, title: str = "") -> Figure:
 
 
 def _sides(graph: FieldGraph) -> tuple[list[int], list[int]]:
-    """The largest fields with top tokens, half to each side by where they lie, from top to bottom."""
+    """Indices of the largest fields with top tokens, half for each side by their places, from top to bottom."""
     x, y = graph.positions[len(graph) - len(graph.fields) :].T
     noted = [i for i, field in enumerate(graph.fields) if field.top][:BOXES]
     across = sorted(noted, key=lambda i: x[i])
@@ -76,7 +77,7 @@ def _sides(graph: FieldGraph) -> tuple[list[int], list[int]]:
 
 
 def _notes(figure: Figure, graph: FieldGraph, sides: Sequence[list[int]], head: float) -> tuple[dict, float]:
-    """The lines of each box, heading and tokens, and the height of a figure that has room for them."""
+    """Lines of each box, heading and tokens, and the height of a figure with room for the boxes."""
     measure, width = _measure(figure), COLUMN - 0.2 - 2 * PAD
     most = max(map(len, sides))
     room = (MOST - head - BOTTOM) / max(most, 1) - GAP - 2 * PAD
@@ -90,7 +91,7 @@ def _height(note: tuple[list[str], list[str]]) -> float:
 
 
 def _boxes(figure: Figure, ax, graph: FieldGraph, which: Sequence[int], notes: list, x: float, top: float) -> None:
-    """A column of boxes from ``x`` inches on, each as near to its field's height as the others let it, and a line."""
+    """Draws a column of boxes from ``x`` inches on, each as near to its field's height as fits, with a line to it."""
     from matplotlib.patches import ConnectionPatch, Rectangle
 
     width, (wide, high) = COLUMN - 0.2, figure.get_size_inches()
@@ -114,7 +115,7 @@ def _boxes(figure: Figure, ax, graph: FieldGraph, which: Sequence[int], notes: l
 
 
 def _apart(centres: Sequence[float], heights: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Upper ends of boxes around these centres, from top to bottom, moved until they are apart and within limits."""
+    """Upper ends of boxes, from top to bottom, as near to these centres as boxes fit without overlap."""
     ends = []
     for centre, height in zip(centres, heights, strict=True):
         ends.append(min(centre + height / 2, top))
@@ -126,7 +127,7 @@ def _apart(centres: Sequence[float], heights: Sequence[float], top: float, botto
 
 
 def _measure(figure: Figure) -> Callable[[str, str], float]:
-    """A function that gives the width of a text in inches."""
+    """A function that returns the width of a text in inches."""
     from matplotlib.font_manager import FontProperties
 
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ def _measure(figure: Figure) -> Callable[[str, str], float]:
 
 
 def _wrap_note(field: Field, width: float, most: int, measure: Callable) -> tuple[list[str], list[str]]:
-    """Lines of a box, its heading and its tokens; as many as there is room for, with … where some are left out."""
+    """Lines of a box, its heading and its tokens: as many as fit, with … for those left out."""
     head = _wrap(printable(field.expression).split(" "), width, lambda t: measure(t, "bold"), " ")
     head = _cut(head, max(1, most // 2))
     tokens = [printable(t) for t in field.top]
@@ -147,7 +148,7 @@ def _wrap_note(field: Field, width: float, most: int, measure: Callable) -> tupl
 
 
 def _cut(lines: list[str], most: int) -> list[str]:
-    """Up to so many lines; where there are more, the last ends in … in the place of its last word."""
+    """Up to ``most`` lines; if there are more, … replaces the last word."""
     if len(lines) <= most:
         return lines
     kept, space, _ = lines[most - 1].rstrip(", ").rpartition(" ")
@@ -155,7 +156,7 @@ def _cut(lines: list[str], most: int) -> list[str]:
 
 
 def _wrap(words: Sequence[str], width: float, measure: Callable[[str], float], between: str) -> list[str]:
-    """The words in lines no wider than ``width``; a word that is wider by itself is broken."""
+    """The words in lines no wider than ``width``; a wider word is broken."""
     lines = [""]
     for n, word in enumerate(words):
         rest = word + (between if n + 1 < len(words) else "")
@@ -171,7 +172,7 @@ def _wrap(words: Sequence[str], width: float, measure: Callable[[str], float], b
 
 
 def _name_tokens(figure: Figure, ax, graph: FieldGraph) -> None:
-    """The tokens' names above, below or beside their circles; where that will not do, moved until they are apart."""
+    """Writes the tokens' names above, below or beside their circles, and moves those that still overlap."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
@@ -205,5 +206,5 @@ def _name_tokens(figure: Figure, ax, graph: FieldGraph) -> None:
 
 
 def _tokens(graph: FieldGraph) -> np.ndarray:
-    """Where the tokens are, ``[T, 2]``."""
+    """Places of the tokens, ``[T, 2]``."""
     return graph.positions[: len(graph.tokens)]

@@ -1,4 +1,4 @@
-"""The paper's figures that are made of images: prototypes, their evolution, salience, common and distinctive."""
+"""The paper's figures of images: prototypes, their evolution, salience, common and distinctive features."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 def prototypes(
     groups: Mapping[str, Array | nn.Module], columns: int = 10, shape: Sequence[int] | None = None, title: str = ""
 ) -> Figure:
-    """Prototypes, features or rows as images: a block a group, under its name.
+    """A figure of prototypes, features or rows as images, with a block for each group.
 
-    groups: images ``[n, H, W]``, ``[n, 1, H, W]``, or ``[n, H·W]`` with ``shape=(H, W)``, or layers with such
-    parameters. What has the shape of an input is drawn as inputs are, the highest black; vectors that are given a
-    shape are weights, with 0 as white, purple above and orange below.
+    Images are drawn like inputs, with the highest value black. Vectors that are given a shape are drawn as weights: 0
+    white, positive purple, negative orange.
+
+    Args:
+        groups: by name, images ``[n, H, W]``, ``[n, 1, H, W]`` or, with ``shape``, ``[n, H·W]``, or a layer with such
+            parameters.
+        columns: images per row.
+        shape: ``(H, W)`` of vectors.
+        title: heading of the figure.
     """
     blocks: dict[str, np.ndarray] = {}
     for name, group in groups.items():
@@ -41,7 +47,12 @@ def prototypes(
 
 
 def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10) -> Figure:
-    """Images after so many epochs: a block a network, a row an epoch. Images are as in ``prototypes``."""
+    """A figure of images over training, with a block for each network and a row for each epoch.
+
+    Args:
+        histories: by name of the network, the images after each epoch, ``{epoch: [n, H, W]}``.
+        columns: images per row.
+    """
     if not histories or not all(histories.values()):
         raise ValueError("histories must have images of one epoch or more for each network.")
     blocks = {n: {e: _images(n, images)[:columns] for e, images in sorted(h.items())} for n, h in histories.items()}
@@ -60,7 +71,13 @@ def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10) -
 
 
 def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: int = 16) -> Figure:
-    """Images from low to high salience, evenly by rank: a strip for each measure that is given, under its name."""
+    """A figure of images from low to high salience at even steps of rank, with a strip for each measure.
+
+    Args:
+        images: ``[N, H, W]`` or ``[N, 1, H, W]``.
+        salience: ``[N]``, or several measures by name.
+        count: images per strip.
+    """
     pictures = _images("images", images)
     measures = salience if isinstance(salience, Mapping) else {"salience": salience}
     count = min(count, len(pictures))
@@ -83,7 +100,16 @@ def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: 
 def venn(
     a: Array, b: Array, a_only: Array, common: Array, b_only: Array, names: tuple[str, str] = ("A", "B")
 ) -> Figure:
-    """Two images, and up to nine that best show what only one of them has and what both have, in two circles."""
+    """A figure of two images and two circles with the examples that best show A−B, A∩B and B−A.
+
+    Args:
+        a: the first image, ``[H, W]``.
+        b: the second image, ``[H, W]``.
+        a_only: up to nine examples of what only A has, ``[n, H, W]``.
+        common: up to nine examples of what both have.
+        b_only: up to nine examples of what only B has.
+        names: names of the two images.
+    """
     from matplotlib.patches import Circle
 
     figure = blank(11, 5.3)
@@ -113,7 +139,7 @@ def venn(
 
 
 def _images(name: str, images: Any, shape: Sequence[int] | None = None) -> np.ndarray:
-    """Images ``[n, H, W]`` in float32, out of any of the shapes that are taken."""
+    """Images ``[n, H, W]`` in float32, from any accepted shape."""
     found = array(images).astype(np.float32)
     if shape is not None:
         height, width = shape
@@ -129,14 +155,14 @@ def _images(name: str, images: Any, shape: Sequence[int] | None = None) -> np.nd
 
 
 def _filled(images: np.ndarray, width: int) -> np.ndarray:
-    """The images with blank ones up to a whole row."""
+    """The images, and blank ones up to a whole row."""
     missing = -len(images) % width
     return np.concatenate([images, np.full((missing, *images.shape[1:]), np.nan, images.dtype)])
 
 
 def _scaled(images: np.ndarray, signed: bool) -> tuple[np.ndarray, str]:
-    """The images with each at its full contrast, from 0 to 1, and the colours to draw them in."""
-    # One strong pixel would make all others pale.
+    """The images scaled to full contrast each, from 0 to 1, and the name of their colour map."""
+    # Quantiles, since one strong pixel would make all others pale.
     low, high = (np.nanquantile(images, q, axis=(1, 2), keepdims=True) for q in (0.01, 0.99))
     if signed and np.nanmin(images) < 0:
         limit = np.maximum(np.abs(low), np.abs(high))
@@ -148,7 +174,7 @@ def _scaled(images: np.ndarray, signed: bool) -> tuple[np.ndarray, str]:
 def _show(
     ax, images: np.ndarray, columns: int, rows: int = 0, extent: tuple | None = None, signed: bool = False
 ) -> None:
-    """Images side by side in one picture, two pixels apart, in as many rows as they take or as are given."""
+    """Draws images side by side as one picture, two pixels apart, in ``rows`` or as many rows as they need."""
     from matplotlib import colormaps
 
     scaled, colours = _scaled(images, signed)
@@ -165,7 +191,7 @@ def _show(
 
 
 def _place(ax, images: np.ndarray, columns: int, x: float, side: float) -> None:
-    """A square of images around (x, −0.15) of the axes."""
+    """Draws a square of images around (x, −0.15) of the axes."""
     limits = ax.get_xlim(), ax.get_ylim()
     half = side / 2
     _show(ax, images, columns, columns, (x - half, x + half, -0.15 - half, -0.15 + half))

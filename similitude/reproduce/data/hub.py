@@ -54,27 +54,20 @@ def gpt2_file(name: str) -> Path:
 
 
 def pretrained(kind: Any, source: str, **options: Any) -> Any:
-    """A model of a class of transformers from a folder or the hub, in 32 bits.
-
-    What may be missing: a classifier, a head that is tied to the embedding, and how many batches were counted.
-    """
+    """A model of a class of transformers from a folder or the hub, in 32 bits; its classifier may be missing."""
     import torch
+
+    from ...models.hf import load
 
     folder, online = Path(source).is_dir(), _online()
     try:
         # Without a network it still gives what was fetched before.
-        found, info = kind.from_pretrained(
-            source, local_files_only=folder or not online, output_loading_info=True, dtype=torch.float32, **options
-        )
+        cached = folder or not online
+        return load(kind, source, ("classifier.",), local_files_only=cached, dtype=torch.float32, **options)
     except Exception as error:
         offline = not folder and not online
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise LookupError("the Hugging Face hub cannot be reached from here" if offline else said) from error
-    new = ("classifier.", "lm_head.") if getattr(found.config, "tie_word_embeddings", False) else ("classifier.",)
-    missing = [name for name in info["missing_keys"] if not name.startswith(new) and "num_batches" not in name]
-    if missing:
-        raise LookupError(f"its weights are not those of a {kind.__name__}, which has {missing[0]}")
-    return found
 
 
 def _load(repository: str, **options: Any) -> Any:

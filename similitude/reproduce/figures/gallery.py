@@ -8,7 +8,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from ...interpret.figures.base import save, write
+from ...files import write_bytes
+from ...interpret.figures.base import save
 from ..record import RunError, make_writable
 from ..results import origin, unknown_settings
 from .curves import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
@@ -61,7 +62,7 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
                     save(item.figure, out / f"{item.name}{suffix}")
                     written.append(out / f"{item.name}{suffix}")
                 made.append((item.name, item.title, item.alt))
-        write(out / "index.html", page(made, missing, runs, out).encode())
+        write_bytes(out / "index.html", page(made, missing, runs, out).encode())
     except KeyError as error:
         raise RunError(f"{folder} holds a result without {error}; make it again with this version.") from None
     except OSError as error:

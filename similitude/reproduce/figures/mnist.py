@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ... import functional as F
-from ...interpret import compare, figures
+from ...explain import venn
+from ...interpret import figures
 from ...models.data_domain import DataDomain
 from ...nn import TverskyProjection
 from .. import mnist
@@ -133,7 +134,7 @@ def _examples(config: dict, weights: dict[str, Tensor], x: Tensor, y: Tensor, en
         kind = "rows of the linear layer" if name in LINEAR else "features"
         strips[f"{name}, by {kind}"] = F.salience(vectors, layer.features.weight.detach())
         a, b = (int((y == c).nonzero()[0, 0]) for c in (2, 1))
-        sets = compare.venn(layer, vectors[a], vectors[b], vectors)
+        sets = venn(layer, vectors[a], vectors[b], vectors)
         only_a, both, only_b = (x[region.examples] for region in sets.regions())
         alt = (
             f"A two and a one, and the digits that best show what {name} finds in the two alone, in both, and in the "

@@ -5,7 +5,7 @@ import torch
 
 import similitude.functional as F
 from similitude import TverskyProjection
-from similitude.interpret import compare
+from similitude.explain import decision, pair, venn
 
 
 def layer_of(eye: int = 3, **options) -> TverskyProjection:
@@ -19,7 +19,7 @@ def layer_of(eye: int = 3, **options) -> TverskyProjection:
 def test_examples_are_ranked_by_the_brute_force_score():
     layer, x = TverskyProjection(6, 3, 12), torch.randn(80, 6)
     a, b = torch.randn(2, 6)
-    found = compare.venn(layer, a, b, x, top=5)
+    found = venn(layer, a, b, x, top=5)
     bank = layer.features.weight.detach()
     has = lambda v: {k for k in range(12) if v @ bank[k] > 0}  # noqa: E731
     sets = has(a) - has(b), has(a) & has(b), has(b) - has(a)
@@ -34,7 +34,7 @@ def test_examples_are_ranked_by_the_brute_force_score():
 def test_swapping_the_objects_swaps_the_differences():
     layer, x = TverskyProjection(6, 3, 12, normalize=True), torch.randn(30, 6)
     a, b = torch.randn(2, 6)
-    forth, back = compare.venn(layer, a, b, x), compare.venn(layer, b, a, x)
+    forth, back = venn(layer, a, b, x), venn(layer, b, a, x)
     assert forth.a_only.features == back.b_only.features
     assert forth.a_only.examples == back.b_only.examples
     assert forth.common.examples == back.common.examples
@@ -42,7 +42,7 @@ def test_swapping_the_objects_swaps_the_differences():
 
 def test_an_empty_set_is_shown_by_nothing():
     x = torch.eye(3)
-    found = compare.venn(layer_of(), x[0], x[0] + x[1], x)
+    found = venn(layer_of(), x[0], x[0] + x[1], x)
     assert found.a_only.features == found.a_only.examples == []
     assert found.b_only.features == [1]
     assert found.b_only.examples[0] == 1
@@ -56,7 +56,7 @@ def test_a_pair_adds_up_to_its_similarity_both_ways(intersection, difference, no
     options = dict(intersection=intersection, difference=difference, normalize=normalize)
     layer = TverskyProjection(6, 3, 20, alpha=0.7, beta=0.2, dtype=torch.float64, **options)
     a, b = torch.randn(2, 6, dtype=torch.float64)
-    found = compare.pair(layer, a, b)
+    found = pair(layer, a, b)
     bank, constants = layer.features.weight, (layer.alpha, layer.beta, layer.theta)
     assert found.similarity == pytest.approx(F.tversky_similarity(a, b, bank, *constants, **options).item())
     assert found.reverse == pytest.approx(F.tversky_similarity(b, a, bank, *constants, **options).item())
@@ -65,7 +65,7 @@ def test_a_pair_adds_up_to_its_similarity_both_ways(intersection, difference, no
 
 def test_a_pair_prints_each_feature_where_it_belongs():
     layer = layer_of()
-    found = compare.pair(layer, torch.tensor([3.0, -1, 5]), torch.tensor([2.0, 4, -1]), names=("seven", "one"))
+    found = pair(layer, torch.tensor([3.0, -1, 5]), torch.tensor([2.0, 4, -1]), names=("seven", "one"))
     assert str(found).splitlines() == [
         "S(seven, one)                              +8.5000",
         "S(one, seven)                              +8.7500",
@@ -89,24 +89,24 @@ def test_a_decision_adds_up_to_the_difference_of_the_outputs(intersection, diffe
     x = torch.randn(6, dtype=torch.float64)
     output = layer(x).detach()
     first, second = output.topk(2).indices.tolist()
-    found = compare.decision(layer, x)
+    found = decision(layer, x)
     assert (found.chosen, found.other) == (first, second)
     assert found.difference == pytest.approx((output[first] - output[second]).item(), abs=1e-12)
     assert found.shares.sum().item() + found.bias == pytest.approx(found.difference, abs=1e-12)
-    against = compare.decision(layer, x, chosen=second, other=first)
+    against = decision(layer, x, chosen=second, other=first)
     torch.testing.assert_close(against.shares, -found.shares)
 
 
 def test_a_decision_against_a_named_class_takes_the_best_of_the_rest():
     layer, x = TverskyProjection(6, 5, 20), torch.randn(6)
     order = layer(x).argsort(descending=True).tolist()
-    assert compare.decision(layer, x, other=order[0]).chosen == order[1]
-    assert compare.decision(layer, x, other=order[4]).chosen == order[0]
-    assert compare.decision(layer, x, chosen=order[3]).other == order[0]
+    assert decision(layer, x, other=order[0]).chosen == order[1]
+    assert decision(layer, x, other=order[4]).chosen == order[0]
+    assert decision(layer, x, chosen=order[3]).other == order[0]
     names = [f"class {p}" for p in range(5)]
-    assert compare.decision(layer, x, other=names[order[0]], prototype_names=names).chosen == order[1]
+    assert decision(layer, x, other=names[order[0]], prototype_names=names).chosen == order[1]
     with pytest.raises(TypeError, match=r"a whole number or one of class 0, .*; got 'class 9'"):
-        compare.decision(layer, x, chosen="class 9", prototype_names=names)
+        decision(layer, x, chosen="class 9", prototype_names=names)
 
 
 def test_a_decision_prints_all_of_the_difference():
@@ -114,7 +114,7 @@ def test_a_decision_prints_all_of_the_difference():
     with torch.no_grad():
         layer.bias.normal_()
     names = [f"stroke {k}" for k in range(20)]
-    found = compare.decision(layer, torch.randn(6), top=3, feature_names=names, prototype_names=["one", "two", "six"])
+    found = decision(layer, torch.randn(6), top=3, feature_names=names, prototype_names=["one", "two", "six"])
     lines = str(found).splitlines()
     word = ["one", "two", "six"]
     assert lines[0].startswith(f"{word[found.chosen]} over {word[found.other]}, by feature")
@@ -126,17 +126,17 @@ def test_a_decision_prints_all_of_the_difference():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda f, x: compare.venn(f, x, x[:2], x[None]), r"b must be one object, a tensor of shape \[3\]; got shape"),
-        (lambda f, x: compare.venn(f, x, x, x), r"vectors must be \[N, D\]"),
-        (lambda f, x: compare.venn(f, x, x, x[None], top=0), "top must be a whole number"),
-        (lambda f, x: compare.pair(f, x, x, feature_names=["one"]), "feature_names must have 3 names; got 1"),
-        (lambda f, x: compare.pair(f, x, 3), "b must be one object, .* got int"),
-        (lambda f, x: compare.decision(f, x, 1, 1), "must be two classes; got 1 twice"),
-        (lambda f, x: compare.decision(f, x, 9), "prototype must be from 0 to 1; got 9"),
-        (lambda f, x: compare.decision(f, x[None]), "x must be one object"),
-        (lambda _, x: compare.decision(TverskyProjection(3, 1, 3), x), "no runner-up"),
-        (lambda _, x: compare.decision(layer_of(level="set"), x), "only level='feature'"),
-        (lambda _, x: compare.pair(layer_of(model="ratio"), x, x), "only level='feature'"),
+        (lambda f, x: venn(f, x, x[:2], x[None]), r"b must be one object, a tensor of shape \[3\]; got shape"),
+        (lambda f, x: venn(f, x, x, x), r"vectors must be \[N, D\]"),
+        (lambda f, x: venn(f, x, x, x[None], top=0), "top must be a whole number"),
+        (lambda f, x: pair(f, x, x, feature_names=["one"]), "feature_names must have 3 names; got 1"),
+        (lambda f, x: pair(f, x, 3), "b must be one object, .* got int"),
+        (lambda f, x: decision(f, x, 1, 1), "must be two classes; got 1 twice"),
+        (lambda f, x: decision(f, x, 9), "prototype must be from 0 to 1; got 9"),
+        (lambda f, x: decision(f, x[None]), "x must be one object"),
+        (lambda _, x: decision(TverskyProjection(3, 1, 3), x), "no runner-up"),
+        (lambda _, x: decision(layer_of(level="set"), x), "only level='feature'"),
+        (lambda _, x: pair(layer_of(model="ratio"), x, x), "only level='feature'"),
     ],
 )
 def test_wrong_input_gets_one_sentence(call, words):

@@ -1,0 +1,21 @@
+"""Text tables for ``print``."""
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+
+def columns(rows: Iterable[Sequence[object]], left: int = 1, gap: int = 2) -> str:
+    """Lines of text with the cells of each row in aligned columns.
+
+    Args:
+        rows: cells of each row, written by ``str``; a short row ends early.
+        left: number of leading columns that are aligned to the left; the others are aligned to the right.
+        gap: spaces between two columns.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip_longest(*cells, fillvalue="")]
+    lines = []
+    for row in cells:
+        padded = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        lines.append((" " * gap).join(padded).rstrip())
+    return "\n".join(lines)

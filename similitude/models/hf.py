@@ -1,0 +1,161 @@
+"""What our transformers models share: options in a config, starting values, and loading of whole checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from ..contrast import CONSTANTS
+from ..form import Form
+from ..initialize import fill_prototypes_
+from ..nn import FeatureBank, TverskyProjection
+
+LAYER = (*Form._fields, *CONSTANTS, "learnable", "parametrization", "init")
+# Buffers that some versions of transformers save and others do not.
+BUFFERS = (".attn.bias", ".masked_bias", ".num_batches_tracked")
+
+
+@dataclass(kw_only=True)
+class TverskyOptions:
+    """Fields of a transformers config that describe its Tversky layers; the names are TverskyProjection's.
+
+    transformers' configs are dataclasses: list this one before the config that it extends.
+    """
+
+    num_features: int
+    intersection: str = "product"
+    difference: str = "ignorematch"
+    level: str = "feature"
+    model: str = "contrast"
+    normalize: bool = False
+    alpha: float | None = None
+    beta: float | None = None
+    theta: float | None = None
+    learnable: bool | Collection[str] = True
+    parametrization: str = "gain"
+    init: str = "calibrated"
+    backend: str = "auto"
+    leak: float = 0.0
+
+    def layer_options(self) -> dict[str, Any]:
+        """Keyword arguments of the config's TverskyProjections."""
+        return {name: getattr(self, name) for name in LAYER}
+
+    def settle(self, layer: TverskyProjection) -> None:
+        """Replaces options by their JSON form; ``layer`` was made from them, and has checked them."""
+        self.difference = layer.difference
+        self.alpha, self.beta, self.theta = layer.starting_constants
+        if not isinstance(self.learnable, bool | str):
+            self.learnable = sorted(self.learnable)
+
+
+class TverskyPreTrained(nn.Module):
+    """Starting values and clear errors in transformers' loading; list this one before a PreTrainedModel."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Starting values of the tensors that no checkpoint has loaded."""
+        super()._init_weights(module)  # pyright: ignore
+        fill_missing(module)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
+        theirs = super().from_pretrained  # pyright: ignore
+        model, info = load_checked(theirs, pretrained_model_name_or_path, *args, **kwargs)
+        return (model, info) if output_loading_info else model
+
+
+@torch.no_grad()
+def fill_missing(module: nn.Module) -> None:
+    """Sets the tensors of a Tversky layer or bank that transformers has not loaded to their starting values."""
+    from transformers import initialization
+
+    if isinstance(module, FeatureBank) and _is_missing(module.weight):
+        module.reset_parameters()
+    if isinstance(module, TverskyProjection):
+        if module.owns_prototypes and _is_missing(module.prototypes):
+            fill_prototypes_(module.prototypes, module.init, module.features.weight)
+        units = [getattr(module, f"{name}_unit") for name in CONSTANTS if hasattr(module, f"{name}_unit")]
+        own = [*module.learned(), *units]
+        loaded = [(tensor, tensor.clone()) for tensor in own if not _is_missing(tensor)]
+        if len(loaded) < len(own):
+            module.reset_constants()
+            for tensor, value in loaded:
+                tensor.copy_(value)
+        if module.bias is not None:
+            initialization.zeros_(module.bias)
+
+
+def _is_missing(tensor: Tensor) -> bool:
+    return not getattr(tensor, "_is_hf_initialized", False)
+
+
+def load(kind: Any, source: str | PathLike, spare: tuple[str, ...] = (), **options: Any) -> Any:
+    """The pretrained model, with every tensor from its checkpoint.
+
+    Args:
+        kind: a model class of transformers, such as GPT2LMHeadModel.
+        source: a name on the hub, or a folder.
+        spare: prefixes of tensors that the caller does not need; the checkpoint may lack them or have others.
+        options: settings of the config to change, and ``dtype`` or ``local_files_only`` of ``from_pretrained``.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: the checkpoint is of another type of model, or lacks tensors, or has others; the error names them.
+        OSError: the weights cannot be read.
+    """
+    from transformers import AutoConfig
+
+    path, wanted = fspath(source), kind.config_class.model_type
+    outside = not isinstance(source, str) or path.count("/") > 1 or path.startswith((".", "/", "~"))
+    if outside and not Path(path).is_dir():
+        raise FileNotFoundError(f"there is no folder {path!r} with a {wanted} model.")
+    loading = {name: options.pop(name) for name in ("dtype", "local_files_only") if name in options}
+    config = AutoConfig.from_pretrained(path, local_files_only=loading.get("local_files_only", False), **options)
+    if config.model_type != wanted:
+        hint = ": load it by from_pretrained" if config.model_type == f"tversky_{wanted}" else ""
+        raise ValueError(f"{path!r} must be of type {wanted!r}; it is of type {config.model_type!r}{hint}.")
+    model, info = load_checked(kind.from_pretrained, path, spare=spare, config=config, **loading)
+    missing, surplus = (
+        sorted(n for n in info[keys] if not n.endswith(BUFFERS) and not n.startswith(spare))
+        for keys in ("missing_keys", "unexpected_keys")
+    )
+    if missing or surplus:
+        wrong = [f"lack {_named(missing)}"] if missing else []
+        wrong += [f"have {_named(surplus)}, which the model has not"] if surplus else []
+        raise ValueError(f"the weights of {path!r} are not those of a {kind.__name__}: they {' and '.join(wrong)}.")
+    return model
+
+
+def load_checked(
+    from_pretrained: Callable, name, *args, ignore_mismatched_sizes: bool = False, spare: tuple[str, ...] = (), **kwargs
+) -> tuple[Any, dict]:
+    """The model and transformers' account of its loading; one error for damaged weights and for wrong shapes."""
+    kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
+    try:
+        model, info = from_pretrained(name, *args, **kwargs)
+    except SafetensorError as error:
+        raise OSError(
+            f"the weights of {str(name)!r} are cut short or damaged ({error}); save or download them again."
+        ) from error
+    misfits = sorted(misfit for misfit in info["mismatched_keys"] if not misfit[0].startswith(spare))
+    if misfits and not ignore_mismatched_sizes:
+        tensor, there, here = misfits[0]
+        more = f", and {len(misfits) - 1} more differ" if len(misfits) > 1 else ""
+        raise ValueError(
+            f"{tensor} is {list(there)} in the weights of {str(name)!r} and {list(here)} by the config{more}; "
+            "give the config they were saved with."
+        )
+    return model, info
+
+
+def _named(tensors: Iterable[str], most: int = 3) -> str:
+    first, rest = (found := list(tensors))[:most], len(found) - most
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
