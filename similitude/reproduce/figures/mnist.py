@@ -12,6 +12,7 @@ from ...models.data_domain import DataDomain
 from ...nn import TverskyProjection
 from .. import mnist
 from ..data import find, made_up
+from ..data.digits import mnist as read_mnist
 from .curves import Made, Missing, Picture, Report, Run
 
 EXAMPLES = 2000  # digits in the strip and the Venn figure
@@ -51,7 +52,7 @@ def of_mnist(runs: list[Run], report: Report) -> Made:
 def _digits(config: dict) -> tuple[Digits | None, str]:
     """Test digits of 0 to 1, ``[N, 28, 28]``, and their labels, or why there are none."""
     try:
-        found = made_up.synthetic_digits(config["digits"]) if config["digits"] else find.mnist()
+        found = made_up.synthetic_digits(config["digits"]) if config["digits"] else read_mnist()
     except find.DataError as error:
         return None, str(error)
     return (found.test_x[:EXAMPLES].float() / 255, found.test_y[:EXAMPLES]), ""
