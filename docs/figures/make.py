@@ -1,6 +1,6 @@
-"""Draws all pictures of docs again: ``python docs/figures/make.py``, in two minutes; it needs MNIST (see docs/data.md).
+"""Draws all figures of docs again: ``python docs/figures/make.py``, in two minutes; it needs MNIST (see docs/data.md).
 
-Pictures come from the page itself, whose blocks write some, from ``similitude gallery results``, and from here.
+A figure comes from the code of the page that saves it, from ``similitude gallery results``, or from ``starts`` below.
 """
 
 import math
@@ -13,14 +13,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
+PAGES = {str(page.relative_to(HERE.parent)): page.read_text() for page in sorted(HERE.parent.rglob("*.md"))}
+
+
 def wanted() -> set[str]:
-    """Names of the pictures that pages of docs show."""
-    pages = "".join(page.read_text() for page in HERE.parent.glob("*.md"))
-    return set(re.findall(r"\]\(figures/([\w.-]+\.png)\)", pages))
+    """Names of the figures that pages of docs show."""
+    return {name for page in PAGES.values() for name in re.findall(r"\]\([./]*figures/([\w.-]+\.png)\)", page)}
 
 
 def starts(D: int = 64, P: int = 10) -> None:
-    """Spread of outputs and cross entropy over K at the start, simulated and as docs/initialisation.md derives them."""
+    """Draws spread of outputs and cross entropy of new layers over K: simulated, and derived in initialisation.md."""
     import matplotlib.pyplot as plt
     import torch
 
@@ -60,11 +62,13 @@ def main() -> None:
         make(HERE.parent.parent / "results", Path(folder))
         os.chdir(folder)
         starts()
-        code = re.findall(r"```python\n(.*?)```", (HERE.parent / "reading.md").read_text(), flags=re.DOTALL)
-        exec(compile("\n".join(code), "reading.md", "exec"), {"__name__": "page"})
+        for page, text in PAGES.items():
+            code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+            if any(f'"{name}"' in code for name in wanted()):
+                exec(compile(code, page, "exec"), {"__name__": "page"})
         missing = sorted(name for name in wanted() if not Path(name).exists())
         if missing:
-            raise SystemExit(f"nothing draws {', '.join(missing)}; the old ones were left as they were.")
+            raise SystemExit(f"nothing draws {', '.join(missing)}; no figure was replaced.")
         for name in wanted():
             shutil.copyfile(name, HERE / name)
 
