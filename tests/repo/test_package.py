@@ -13,6 +13,7 @@ PACKAGE = ROOT / "similitude"
 
 # A file may import, at its top, from these and from what stands before it in its own row.
 LAYERS = [
+    "files",
     "ops",
     "checks",
     "precision",

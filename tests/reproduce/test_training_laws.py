@@ -162,6 +162,10 @@ def test_mnist_at_a_rate_of_0_reports_its_start():
         assert reported == found["accuracy"] == pytest.approx(right)
 
 
+# ImageNet's colours, as torch's backbones expect them.
+MEAN, SPREAD = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+
 @pytest.mark.parametrize("network", ["baseline", "tversky"])
 @pytest.mark.parametrize("condition", ["frozen", "scratch"])
 def test_resnet_at_a_rate_of_0_reports_its_start(network, condition):
@@ -172,8 +176,7 @@ def test_resnet_at_a_rate_of_0_reports_its_start(network, condition):
     settings |= {"num_features": 4, "lr": 0.0, "dropout": 0.0}
     result, _ = run("resnet", **settings)
     pictures = synthetic_images(40, size=16)
-    mean, spread = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    train, test = ((x / 255 - mean) / spread for x in (pictures.train_x, pictures.test_x))
+    train, test = ((x / 255 - MEAN) / SPREAD for x in (pictures.train_x, pictures.test_x))
     model = resnet.make(config_of("resnet", **settings), 10)
     model.train(condition == "scratch")
     logits = model(train).logits.detach()
@@ -498,6 +501,28 @@ def test_mnists_accuracy_is_that_of_the_network_without_dropout_and_with_the_bat
     assert result["networks"][network]["accuracy"] == accuracy(left(digits.test_x[:, None] / 255), digits.test_y)
     # Had the network been measured as it trains, this would have counted one more batch.
     assert [int(v) for key, v in state.items() if "num_batches" in key] == [10] * 3
+
+
+@pytest.mark.parametrize(
+    ("condition", "network"), [("scratch", "baseline"), ("scratch", "tversky"), ("frozen", "baseline")]
+)
+def test_resnets_accuracy_is_that_of_the_network_that_is_left_on_test_images(condition, network):
+    resnet = experiment("resnet").module
+    settings = {"network": network, "condition": condition, "made_up": 80, "batch": 20, "size": 16, "epochs": 4}
+    settings |= {"num_features": 8, "dropout": 0.5}
+    result, record = run("resnet", **settings)
+    model, images = resnet.make(config_of("resnet", **settings), 10), synthetic_images(80, size=16)
+    # On a frozen backbone only the classifier is trained and left.
+    left = model if condition == "scratch" else nn.Sequential(nn.Dropout(0.5), resnet.head_of(model))
+    left.load_state_dict(record.tensors)
+    model.eval()
+    right = [
+        accuracy(model((x / 255 - MEAN) / SPREAD).logits, y)
+        for x, y in ((images.test_x, images.test_y), (images.train_x, images.train_y))
+    ]
+    assert result["accuracy"] == right[0] != right[1]
+    batches = {int(v) for key, v in record.tensors.items() if "num_batches" in key}
+    assert batches == ({16} if condition == "scratch" else set())
 
 
 def test_an_edit_costs_no_more_than_allowed_and_adds_no_more_features_than_allowed():
