@@ -107,9 +107,6 @@ def accuracy(logits, y) -> float:
     return (logits.argmax(-1) == y).double().mean().item()
 
 
-# --- a rate of 0 reports the start
-
-
 def test_xor_at_a_rate_of_0_reports_its_start():
     xor = experiment("xor").module
     result, record = run("xor", lr=0.0, num_features=(3,), steps=2)
@@ -257,9 +254,6 @@ def test_heads_at_a_rate_of_almost_0_report_their_start():
             torch.manual_seed(seed)
             logits = heads.make(config, name, x.shape[1], 10)(found.test_x / x.square().mean().sqrt())
             assert reported == pytest.approx(accuracy(logits, found.test_y))
-
-
-# --- every setting matters
 
 
 # The settings that each experiment starts from, and for each setting another value, with what it needs beside it.
@@ -455,9 +449,6 @@ def test_a_setting_that_is_said_to_change_nothing_changes_nothing(name, setting,
     value, _ = SAME[name][setting]
     settings = BASES[name] | {"epochs": 2}
     assert equal(outcomes(name, **settings), outcomes(name, **settings | {setting: value}))
-
-
-# --- schedules, clipping, modes
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
