@@ -1,7 +1,7 @@
-"""Draws every picture of README and docs: ``python docs/figures/make.py``. It takes two minutes.
+"""Draws every picture of README and docs, in two minutes: ``python docs/figures/make.py``. It needs MNIST.
 
-It needs MNIST (see docs/guides/data.md). The blocks of docs/guides/figures.md write some pictures, ``similitude gallery
-results`` writes most, readme.py writes README's, and the function ``starts`` the one of starting values.
+A picture comes from the code of the page that saves it, from ``similitude gallery results``, from readme.py, or from
+``starts`` below.
 """
 
 import math
@@ -15,9 +15,12 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 
 
+PAGES = {str(page.relative_to(HERE.parent)): page.read_text() for page in sorted(HERE.parent.rglob("*.md"))}
+
+
 def wanted() -> set[str]:
     """Names of the pictures that README and the pages of docs show."""
-    pages = "".join(page.read_text() for page in [DOCS.parent / "README.md", *DOCS.rglob("*.md")])
+    pages = "".join([(DOCS.parent / "README.md").read_text(), *PAGES.values()])
     return set(re.findall(r"\]\([\w./]*figures/([\w.-]+\.png)\)", pages))
 
 
@@ -65,11 +68,13 @@ def main() -> None:
         os.chdir(folder)
         starts()
         readme.main(Path("readme.png"))
-        code = re.findall(r"```python\n(.*?)```", (DOCS / "guides" / "figures.md").read_text(), flags=re.DOTALL)
-        exec(compile("\n".join(code), "figures.md", "exec"), {"__name__": "page"})
+        for page, text in PAGES.items():
+            code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+            if any(f'"{name}"' in code for name in wanted()):
+                exec(compile(code, page, "exec"), {"__name__": "page"})
         missing = sorted(name for name in wanted() if not Path(name).exists())
         if missing:
-            raise SystemExit(f"nothing draws {', '.join(missing)}; the old ones were left as they were.")
+            raise SystemExit(f"nothing draws {', '.join(missing)}; no figure was replaced.")
         for name in wanted():
             shutil.copyfile(name, HERE / name)
 

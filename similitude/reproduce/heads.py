@@ -166,10 +166,10 @@ def load(config: Config, device: str, report: Callable[..., None]) -> Labelled:
     key = find.sha256(repr((size, device, sorted(hashes.items()))).encode())
 
     def make() -> dict[str, np.ndarray]:
-        tell = counted(report, len(listing.records), "reading pictures")
-        return encode(config, listing.tensors(size, on_picture=tell), device, report)
+        tell = counted(report, len(listing), "reading pictures")
+        return encode(config, listing.tensors(size, on_photo=tell), device, report)
 
-    return _labelled(find._kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
+    return _labelled(find.kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
 
 
 def encode(config: Config, pictures: Labelled, device: str, report: Callable[..., None]) -> dict[str, np.ndarray]:

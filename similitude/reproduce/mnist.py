@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ..models import mnist as networks
 from ..models.data_domain import DataDomain
 from ..optim import parameter_groups
-from .data import find, made_up
+from .data import made_up
+from .data.digits import mnist
 from .loop import captured, in_turn, side_by_side
 from .record import Record, RunError, paper
 from .results import with_error
@@ -144,7 +145,7 @@ SMOKE = Config(epochs=2, batch=50, snapshots=(0, 1), checkpoint_every=1, digits=
 def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     """Test accuracy of each network after the last epoch, with its curve. A stopped run goes on after a checkpoint."""
     torch.backends.cudnn.benchmark = True
-    digits = made_up.synthetic_digits(config.digits) if config.digits else find.mnist()
+    digits = made_up.synthetic_digits(config.digits) if config.digits else mnist()
     record.hashes.update(digits.hashes)
     pixels = {name: _pixels(getattr(digits, name), record.device) for name in ("train_x", "test_x")}
     labels = {name: getattr(digits, name).long().to(record.device) for name in ("train_y", "test_y")}

@@ -17,6 +17,7 @@ from ..form import Form
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
 from .data import find, hub, made_up
+from .data.text import ptb
 from .loop import constants, graphed, precision
 from .record import Record, RunError
 
@@ -141,7 +142,7 @@ SMOKE = Config(
 
 def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     """Test perplexity at the epoch with the best validation perplexity. A stopped run goes on after a checkpoint."""
-    text = made_up.synthetic_text(config.text) if config.text else find.ptb()
+    text = made_up.synthetic_text(config.text) if config.text else ptb()
     record.hashes.update(text.hashes)
     if config.init == "finetuned":
         record.hashes["model"] = find.fingerprint(config.source)

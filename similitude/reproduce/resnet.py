@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import find, hub, made_up, photos, resnet_keras
+from .data.digits import mnist
 from .data.find import Labelled
 from .loop import constants, counted, graphed, precision
 from .record import Record, RunError, paper
@@ -148,13 +149,13 @@ def load(config: Config, report: Callable[..., None]) -> Labelled:
     if config.pictures:
         return made_up.synthetic_images(config.pictures, size=config.size)
     if config.data == "mnist":
-        digits = find.mnist()
+        digits = mnist()
         tell = counted(report, len(digits.train_x) + len(digits.test_x), "enlarging digits")
         train_x, test_x = (enlarge(x, config.size, tell) for x in (digits.train_x, digits.test_x))
         return replace(digits, train_x=train_x, test_x=test_x)
     source = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
     found = source() if source else photos.image_folder(config.data)
-    return found.tensors(config.size, on_picture=counted(report, len(found.records), "reading pictures"))
+    return found.tensors(config.size, on_photo=counted(report, len(found), "reading pictures"))
 
 
 def enlarge(digits: Tensor, size: int, tell: Callable[..., object] = lambda _: None) -> Tensor:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ..interpret import salience
 from ..interpret.edit import Edit
 from ..models.mnist import SHAPE, VisualTverskyMNISTNet
-from .data import find, made_up
+from .data import made_up
+from .data.digits import mnist
 from .mnist import start_as_digits
 from .record import Record, RunError
 
@@ -135,7 +136,7 @@ def form_of(network: VisualTverskyMNISTNet, x: Tensor, y: Tensor) -> dict[str, l
 
 def load(config: Config) -> tuple[dict[str, tuple[Tensor, Tensor, Tensor]], dict[str, str]]:
     """Digits ``[N, 1, 28, 28]``, labels and groups, to train, to choose, to test; and strokes that nobody used."""
-    digits = made_up.synthetic_digits(config.digits, config.seed) if config.digits else find.mnist()
+    digits = made_up.synthetic_digits(config.digits, config.seed) if config.digits else mnist()
     train_x, test_x = (x.float().div(255).unsqueeze(1) for x in (digits.train_x, digits.test_x))
     if config.digits:
         for x, y in ((train_x, digits.train_y), (test_x, digits.test_y)):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DIFFERENCES, INTERSECTIONS
+from ..form import DIFFERENCES, INTERSECTIONS
 from ..form import Form
 from ..initialize import fill_
 from ..nn import TverskyProjection

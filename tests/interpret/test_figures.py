@@ -16,7 +16,6 @@ from overlaps import overlapping, texts_of
 from similitude import TverskyProjection
 from similitude.interpret import figures
 from similitude.models.mnist import VisualMNISTNet, VisualTverskyMNISTNet
-from similitude.reproduce import xor
 
 NAME = r'<script>alert("$x_1$")</script> & Ġgood'
 
@@ -28,9 +27,6 @@ def digits(n: int) -> torch.Tensor:
 def figure_of(name: str):
     """One figure of each kind, with names that are hard to draw."""
     layer, linear = TverskyProjection(2, 2, 5), nn.Linear(2, 2)
-    series = {"paper": {"a, b": (0.4, 0.02), NAME: (0.3, 0.01)}, "ours": {"a, b": (0.5, 0.02), "c": (0.1, 0.01)}}
-    steps = [1, 2, 3]
-    trace = {"step": steps, "alpha": [0.5, 0.6, 0.7], "beta": [0.5, 0.4, 0.3], "theta": [1.0, 1.2, 1.1]}
     match name:
         case "boundaries":
             return figures.decision_boundaries({"Tversky": layer, "linear": linear, NAME: layer})
@@ -43,16 +39,6 @@ def figure_of(name: str):
         case "venn":
             parts = [digits(n) for n in (9, 4, 12)]
             return figures.venn(digits(1)[0], digits(2)[1], *parts, names=("two", "one"))
-        case "constants":
-            return figures.constants({"frozen": trace, NAME: trace, "scratch": trace, "more": trace, "last": trace})
-        case "bars":
-            return figures.convergence_bars({"init": series, "size": series, NAME: series})
-        case "perplexity":
-            line = ([8192, 1024, 2048, 12288, 16384], [125.0, 180.2, 150.1, 130.0, 140.0])
-            return figures.perplexity({"paper": line, NAME: ([4096], [128.0])}, {"linear": 136.0}, title=NAME)
-        case "training":
-            curve = [[1, 2.3, 0.1], [2, 1.2, 0.7], [3, 0.9, 0.8]]
-            return figures.training({"linear": curve, NAME: curve})
     raise ValueError(name)
 
 
@@ -62,10 +48,6 @@ AXES = {
     "evolution": 2,
     "salience": 2,
     "venn": 1,
-    "constants": 6,
-    "bars": 3,
-    "perplexity": 1,
-    "training": 2,
 }
 
 
@@ -98,7 +80,7 @@ def test_a_figure_is_written_whole_and_the_same_each_time(name, tmp_path):
 
 def test_a_png_in_few_colours_looks_as_it_was_drawn(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    for name in ("boundaries", "bars", "evolution"):
+    for name in ("boundaries", "evolution"):
         torch.manual_seed(0)
         figures.save(figure_of(name), tmp_path / "few.png")
         torch.manual_seed(0)
@@ -117,16 +99,11 @@ def test_lines_of_a_title_stay_lines():
     assert figures.decision_boundaries({name: nn.Linear(2, 2)}).axes[0].get_title() == name
 
 
-def test_one_epoch_is_the_only_number_below_its_axis():
-    figure = figures.training({"a": [[10, 1.4, 0.4]], "b": [[10, 0.2, 0.9]]})
-    assert [ax.get_xticks().tolist() for ax in figure.axes] == [[10], [10]]
-
-
 def test_figures_leave_pyplot_alone():
     code = """
 import sys
 from similitude.interpret import figures
-figures.training({"a": [[1, 2, 3]]}).savefig("/dev/null", format="png")
+figures.decision_boundaries({"a": lambda at: at}).savefig("/dev/null", format="png")
 print("matplotlib.figure" in sys.modules, "matplotlib.pyplot" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -147,12 +124,12 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="No space"):
-        figures.save(figure_of("training"), old)
+        figures.save(figure_of("salience"), old)
     assert old.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_boundaries_show_the_class_that_the_layer_gives():
+def test_boundaries_show_the_class_that_the_layer_returns():
     """Right of x = ½ the second is larger."""
     figure = figures.decision_boundaries({"one": lambda at: torch.stack([0 * at[:, 0], at[:, 0] - 0.5], dim=1)})
     shown = np.asarray(figure.axes[0].images[0].get_array())
@@ -169,7 +146,7 @@ def test_layers_without_names_are_asked_for_them():
         figures.decision_boundaries(nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
-def test_a_layer_that_gives_both_classes_the_same_is_undecided():
+def test_a_layer_whose_outputs_are_equal_is_undecided():
     layer = nn.Linear(2, 2)
     with torch.no_grad():
         layer.weight[1], layer.bias[1] = layer.weight[0] + 1e-8, layer.bias[0]
@@ -212,20 +189,6 @@ def test_a_venn_of_nothing_in_common_says_none():
     assert overlapping(figure) == []
 
 
-def test_a_model_of_the_grid_alone_is_the_one_in_the_grid():
-    config = xor.SMOKE
-    losses, right = xor.train(config, 4, "cpu", lambda *_: None)
-    places = np.arange(len(right)).reshape(
-        [n for n, axis in zip(xor.shape(config), xor.AXES) if axis != "num_features"]
-    )
-    for place in ((0, 1, 0, 0, 1, 0), (2, 0, 1, 2, 0, 0)):
-        at = dict(zip([axis for axis in xor.AXES if axis != "num_features"], place, strict=True))
-        layer, count = xor.alone(config, 4, at)
-        x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
-        assert nn.functional.cross_entropy(layer(x), y).item() == pytest.approx(losses[places[place]], rel=1e-4)
-        assert count == right[places[place]]
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -242,18 +205,14 @@ def test_a_model_of_the_grid_alone_is_the_one_in_the_grid():
         (lambda: figures.decision_boundaries({}), "one layer or more; got none"),
         (
             lambda: figures.decision_boundaries({"a": nn.Linear(2, 3)}),
-            r"'a' must give \[N, 2\] for \[N, 2\]; got shape",
+            r"'a' must return \[N, 2\] for \[N, 2\]; got shape",
         ),
         (
             lambda: figures.salience_strip(digits(4), torch.rand(5)),
             r"salience must be \[4\], one an image; got shape \[5\]",
         ),
         (lambda: figures.evolution({"a": {}}), "images of one epoch or more"),
-        (lambda: figures.constants({}), "one run or more; got none"),
-        (lambda: figures.convergence_bars({"a": {}}), "one series with a value or more"),
-        (lambda: figures.perplexity({}), "one line or more; got none"),
-        (lambda: figures.training({}), "one network or more; got none"),
-        (lambda: figures.save(figure_of("training"), "a.pdf"), "written as .png or .svg; got 'a.pdf'"),
+        (lambda: figures.save(figure_of("salience"), "a.pdf"), "written as .png or .svg; got 'a.pdf'"),
     ],
 )
 def test_wrong_input_gets_one_sentence(make, sentence):

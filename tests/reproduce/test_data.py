@@ -1,7 +1,8 @@
-"""Data: what is in the files comes back, files that are not whole are named, and where data is looked for."""
+"""Data: files load as they were written, damaged ones are named, and each place is searched in its turn."""
 
 import gzip
 import json
+import os
 import struct
 import sys
 import types
@@ -12,19 +13,24 @@ import pytest
 import torch
 
 from similitude.reproduce.data import find, hub
-from similitude.reproduce.data.find import DataError, mnist, ptb
+from similitude.reproduce.data.digits import mnist
+from similitude.reproduce.data.find import DataError
 from similitude.reproduce.data.photos import cub200, nabirds
+from similitude.reproduce.data.text import ptb
 
 Image = pytest.importorskip("PIL.Image")
 tokenizers = pytest.importorskip("tokenizers")
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
-real = pytest.mark.skipif(not REAL.is_dir(), reason="needs the published files")
+REAL = Path(os.environ.get("SIMILITUDE_DATA") or "nowhere")
+
+
+def published(name: str):
+    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"SIMILITUDE_DATA has no {name}")
 
 
 @pytest.fixture(autouse=True)
 def nowhere_to_look(monkeypatch, tmp_path):
-    """No data by the environment, no hub, and a cache of the test's own."""
+    """No data in the environment, no hub, and a cache for this test alone."""
     monkeypatch.delenv("SIMILITUDE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -161,7 +167,7 @@ def test_a_file_that_may_not_be_read_is_named(mnist_folder):
         mnist(mnist_folder)
 
 
-@real
+@published("mnist")
 def test_the_published_digits():
     found = mnist(REAL)
     assert found.train_x.shape == (60000, 28, 28)
@@ -283,7 +289,7 @@ def test_a_broken_text_or_vocabulary_is_named(text_folder, file, content, messag
     assert str(path) in str(caught.value)
 
 
-@real
+@published("ptb")
 def test_the_published_text_has_the_tokens_that_were_counted():
     found = ptb(REAL)
     assert [len(t) for t in (found.train, found.valid, found.test)] == [1_174_722, 92_830, 105_243]

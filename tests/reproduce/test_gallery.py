@@ -1,10 +1,12 @@
-"""``similitude gallery``: a smoke run of each experiment gives its figures and a page that stands alone."""
+"""``similitude gallery``: a smoke run of each experiment draws its figures and a page that stands alone."""
 
 import base64
+import html
 import json
 import math
 import re
 import shutil
+from html.parser import HTMLParser
 from importlib import import_module
 
 import numpy as np
@@ -19,9 +21,12 @@ from typer.testing import CliRunner
 
 from similitude import cli
 from similitude.reproduce import mnist, xor
-from similitude.reproduce.figures import curves, gallery
+from similitude.reproduce.figures import gallery
 from similitude.reproduce.figures import mnist as figures_mnist
+from similitude.reproduce.figures import ptb as figures_ptb
+from similitude.reproduce.figures import resnet as figures_resnet
 from similitude.reproduce.figures import xor as figures_xor
+from similitude.reproduce.figures.runs import Missing, Run
 from similitude.reproduce.record import Record, RunError, paper
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -57,7 +62,7 @@ def invoke(*arguments):
 
 
 def test_every_experiment_with_figures_is_looked_at():
-    """Of heads there is a table and no figure."""
+    """All but heads, which has a table and no figure."""
     assert set(cli.EXPERIMENTS) - {"heads"} <= set(FIGURES) == set(gallery.KINDS)
 
 
@@ -96,6 +101,51 @@ def test_results_of_all_experiments_make_one_page(runs, tmp_path):
     assert missing == page.count("<li>") - len(FIGURES)
 
 
+def test_names_and_titles_are_text_on_the_page_whatever_is_in_them(tmp_path):
+    """Marks of blocks and names of values are escaped or left as they are, too."""
+    odd = '<script>alert("$why")</script> & <!-- missing --> $title ${content}'
+    (tmp_path / "a.png").write_bytes(PNG)
+    run = {
+        "device": odd,
+        "versions": {"torch": ""},
+        "commit": "",
+        "seconds": 0,
+        "peak_gib": 0,
+        "config": {},
+        "result": {},
+    }
+    made = gallery.page([{"name": "a", "title": odd, "alt": odd}], [Missing(odd, odd)], [Run(odd, run, "")], tmp_path)
+    assert "<script" not in made
+    assert "<!--" not in made
+    assert made.count(html.escape(odd)) == 7
+    assert base64.b64encode(PNG).decode() in made
+
+
+def test_the_page_has_no_mark_or_name_left_and_says_what_is_missing_only_if_something_is(tmp_path):
+    pages = [gallery.page([], missing, [], tmp_path) for missing in ([], [Missing("a", "b")])]
+    assert [page.count("Not made") for page in pages] == [0, 1]
+    for page in pages:
+        assert not re.search(r"\$|<!--", page)
+        check = Balanced()
+        check.feed(page)
+        assert check.open == []
+
+
+class Balanced(HTMLParser):
+    """Checks that every tag is closed in its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
 def test_the_strip_shows_what_the_run_trained(runs, tmp_path):
     """Another model.safetensors in the same folder gives other figures; images.npz stays as it was."""
     folder, other = tmp_path / "run", {f"{n}/{k}": v for n in mnist.NETWORKS for k, v in state(n).items()}
@@ -132,7 +182,7 @@ def test_smoothed_images_are_without_their_mean_and_find_their_own_class():
 def test_a_linear_layer_is_seen_as_its_rows():
     network = mnist.NETWORKS["MNISTNet"]().eval()
     x = torch.rand(5, 1, 28, 28)
-    layer, vectors = figures_mnist.seen(network, x)
+    layer, vectors = figures_mnist.last_layer(network, x)
     torch.testing.assert_close(vectors @ layer.features.weight.T + network.head.bias, network(x))
 
 
@@ -164,10 +214,10 @@ def test_runs_that_noted_one_epoch_are_left_out_beside_curves():
     def made(condition, epochs):
         config = {"pictures": 0, "data": "cub", "condition": condition, "model": "tversky", "seed": 0}
         rows = [[epoch, 1.0, 0.5, 0.1, 0.2, 0.3] for epoch in range(epochs)]
-        return curves.Run(condition, {"config": config, "result": {"curve": rows}}, "")
+        return Run(condition, {"config": config, "result": {"curve": rows}}, "")
 
-    found = list(curves.of_resnet([made("frozen", 3), made("scratch", 1)], lambda *_, **__: None))
-    assert [item.title for item in found if isinstance(item, curves.Missing)] == ["ResNet: training on CUB, scratch"]
+    found = list(figures_resnet.of_resnet([made("frozen", 3), made("scratch", 1)], lambda *_, **__: None))
+    assert [item.title for item in found if isinstance(item, Missing)] == ["ResNet: training on CUB, scratch"]
     constants = next(item for item in found if item[0] == "resnet-constants")
     assert [ax.get_title() for ax in constants.figure.axes] == ["CUB, frozen, seed 0"]
 
@@ -200,7 +250,7 @@ def test_perplexities_of_seeds_are_averaged(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     other = json.loads(json.dumps(run.whole))
     other["config"]["seed"], other["result"]["valid"] = 1, run.whole["result"]["valid"] + 2
-    series, levels = curves.perplexities([run, run._replace(whole=other)], "scratch", True)
+    series, levels = figures_ptb.perplexities([run, run._replace(whole=other)], "scratch", True)
     ours = next(line for name, line in series.items() if name.startswith("ours"))
     assert ours == ([16], [pytest.approx(run.whole["result"]["valid"] + 1)])
     theirs = next(line for name, line in series.items() if name.startswith("paper"))
@@ -215,14 +265,14 @@ def test_of_rates_the_best_is_drawn(runs):
     seed = json.loads(json.dumps(run.whole))
     seed["config"]["seed"] = 1
     made = [run._replace(whole=other), run, run._replace(whole=seed)]
-    assert curves.best(made) == made[1:]
+    assert figures_ptb.best(made) == made[1:]
 
 
 def test_cells_that_the_paper_leaves_out_are_no_points(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     whole = json.loads(json.dumps(run.whole))
     whole["config"] |= {"model": "tversky-head", "intersection": "product", "difference": "subtractmatch"}
-    series, _ = curves.perplexities([run._replace(whole=whole)], "scratch", True)
+    series, _ = figures_ptb.perplexities([run._replace(whole=whole)], "scratch", True)
     features, values = next(line for name, line in series.items() if name.startswith("paper"))
     assert max(features) == 12288  # 16384 and 32768 are empty
     assert len(features) == len(values)

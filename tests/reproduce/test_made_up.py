@@ -1,4 +1,4 @@
-"""The stand-ins are the same each time and can be learned."""
+"""Made-up data is the same each time and can be learned."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from similitude.reproduce.data.made_up import synthetic_digits, synthetic_images
         (synthetic_text, ["train", "valid", "test"]),
     ],
 )
-def test_stand_ins_are_the_same_each_time_and_leave_the_generator_alone(make, fields):
+def test_made_up_data_is_the_same_each_time_and_leaves_the_generator_alone(make, fields):
     state = torch.get_rng_state()
     first = make(40)
     torch.randn(3)
@@ -35,7 +35,7 @@ def test_stand_ins_are_the_same_each_time_and_leave_the_generator_alone(make, fi
     ("found", "shape"),
     [(lambda: synthetic_digits(200), (28, 28)), (lambda: synthetic_images(200, classes=7, size=24), (3, 24, 24))],
 )
-def test_stand_in_pictures_can_be_learned(found, shape):
+def test_made_up_images_can_be_learned(found, shape):
     found = found()
     assert found.train_x.shape == (200, *shape)
     assert found.train_x.dtype == torch.uint8
@@ -44,16 +44,16 @@ def test_stand_in_pictures_can_be_learned(found, shape):
     means = torch.stack([train[found.train_y == c].mean(0) for c in range(len(found.classes))])
     nearest = torch.cdist(test, means).argmin(-1)
     assert (nearest == found.test_y).double().mean() > 0.6
-    # A picture of a split is not one of the other's.
+    # No image is in both splits.
     assert torch.cdist(test, train).min() > 0
 
 
-def test_stand_in_text_can_be_learned():
+def test_made_up_text_can_be_learned():
     found = synthetic_text(4000, vocabulary=16)
     pairs = torch.zeros(16, 16).index_put((found.train[:-1], found.train[1:]), torch.ones(3999), accumulate=True)
     chances = (pairs + 0.1) / (pairs + 0.1).sum(-1, keepdim=True)
     perplexity = (-chances[found.test[:-1], found.test[1:]].log().mean()).exp()
-    # The source's own: 0.8125 for the favourite, 0.0125 for each of the others.
+    # The perplexity of the source itself: 0.8125 for the favourite, 0.0125 for each other token.
     best = np.exp(-(0.8125 * np.log(0.8125) + 15 * 0.0125 * np.log(0.0125)))
     assert best < 3
     assert perplexity == pytest.approx(best, rel=0.1)

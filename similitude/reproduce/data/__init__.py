@@ -1,1 +1,1 @@
-"""The data of the paper's experiments: found, read, or made up."""
+"""The data of the paper's experiments, read from files or made up."""

@@ -1,7 +1,6 @@
-"""From the Hugging Face hub: MNIST, Penn Treebank and GPT-2's vocabulary, as the files that they were made from, and
-models, from a folder too.
+"""The Hugging Face hub: MNIST, Penn Treebank and GPT-2's vocabulary as their published files, and pretrained models.
 
-What cannot be had is a LookupError that says why.
+Whatever cannot be loaded raises a LookupError that says why.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 
 def mnist() -> dict[str, bytes]:
-    """The four idx files."""
+    """MNIST's four idx files by name, rebuilt from the hub's images and labels."""
     splits, contents = _load("ylecun/mnist"), {}
     for split, file in (("train", "train"), ("test", "t10k")):
         rows = [(np.asarray(row["image"]), row["label"]) for row in splits[split]]
@@ -30,10 +29,10 @@ def mnist() -> dict[str, bytes]:
 
 
 def ptb() -> dict[str, bytes]:
-    """Mikolov's three texts."""
-    # The dataset is a script, which `datasets` no longer runs; the hub keeps what it gave on this branch.
+    """Mikolov's three texts by file name."""
+    # The data set is a script, which `datasets` no longer runs; the hub keeps its output on this branch.
     splits = _load("ptb-text-only/ptb_text_only", revision="refs/convert/parquet")
-    # Mikolov's lines have a space at either end, which the script took off.
+    # Mikolov's lines start and end with a space, which the script stripped.
     return {
         f"ptb.{name}.txt": "".join(f" {row['sentence']} \n" for row in splits[split]).encode()
         for split, name in (("train", "train"), ("validation", "valid"), ("test", "test"))
@@ -41,27 +40,36 @@ def ptb() -> dict[str, bytes]:
 
 
 def gpt2_file(name: str) -> Path:
-    """One of GPT-2's own files, fetched now or before."""
+    """The path of one of GPT-2's own files, downloaded now or earlier."""
     online = _online()
     try:
         from huggingface_hub import hf_hub_download
 
-        # Without a network it still gives what was fetched before.
+        # Files that were downloaded earlier load without a network too.
         return Path(hf_hub_download("openai-community/gpt2", name, local_files_only=not online))
-    # Whatever stopped it, the way on is the same.
+    # Every failure has the same remedy: get the file by hand.
     except Exception as error:
         raise LookupError(_said(error) if online else "the Hugging Face hub cannot be reached from here") from error
 
 
 def pretrained(kind: Any, source: str, **options: Any) -> Any:
-    """A model of a class of transformers from a folder or the hub, in 32 bits; its classifier may be missing."""
+    """A pretrained model in 32 bits, from a folder or the hub.
+
+    The checkpoint may lack a classifier, a head that is tied to the embedding, and counts of batches; any other missing
+    tensor is an error.
+
+    Args:
+        kind: the model's class, with transformers' ``from_pretrained``.
+        source: a folder, or a name on the hub.
+        options: changes to the checkpoint's config.
+    """
     import torch
 
     from ...models.hf import load
 
     folder, online = Path(source).is_dir(), _online()
     try:
-        # Without a network it still gives what was fetched before.
+        # Files that were downloaded earlier load without a network too.
         cached = folder or not online
         return load(kind, source, ("classifier.",), local_files_only=cached, dtype=torch.float32, **options)
     except Exception as error:
@@ -82,7 +90,7 @@ def _load(repository: str, **options: Any) -> Any:
 
 
 def _online() -> bool:
-    """Whether the hub's name means anything here; asked first because the hub's own client tries for half a minute."""
+    """Whether the hub's host name resolves; asked first, because the hub's own client retries for half a minute."""
     if getproxies():
         return True
     host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname

@@ -1,4 +1,4 @@
-"""Stand-ins for the real data that need no files: the same on every machine, quick to make, and learnable."""
+"""Made-up data for smoke runs: no files, the same on every machine, quick to make, and learnable."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from .find import Labelled, Text, sha256
+from .find import Labelled, sha256
+from .text import Text
 
 SIDE = 28
-# Which of the seven segments of a calculator's display each digit lights: top, upper left, upper right, middle,
-# lower left, lower right, bottom.
+# The segments of a seven-segment display that each digit lights: top, upper left, upper right, middle, lower left,
+# lower right, bottom.
 SEGMENTS = (
     "1110111",
     "0010010",
@@ -37,7 +38,7 @@ STROKES = (
 
 
 def synthetic_digits(n: int = 512, seed: int = 0) -> Labelled:
-    """``n`` digits of a calculator's display to train with, ``[n, 28, 28]``, and n / 4 to test, moved and noisy."""
+    """``n`` seven-segment digits to train with, ``[n, 28, 28]``, and n / 4 to test with, shifted and noisy."""
     generator = _generator(n, seed)
     shapes = torch.zeros(10, SIDE, SIDE)
     for digit, lit in enumerate(SEGMENTS):
@@ -56,9 +57,9 @@ def synthetic_digits(n: int = 512, seed: int = 0) -> Labelled:
 
 
 def synthetic_images(n: int = 256, classes: int = 10, size: int = 32, seed: int = 0) -> Labelled:
-    """``n`` pictures of stripes to train with, ``[n, 3, size, size]``, and n / 4 to test with.
+    """``n`` images of stripes to train with, ``[n, 3, size, size]``, and n / 4 to test with.
 
-    The class is in the stripes' direction and colour; where they begin, and noise, are not.
+    The class sets the direction and colour of the stripes; their phase and the noise are random.
     """
     generator = _generator(n, seed)
     if classes < 1 or size < 1:
@@ -80,15 +81,15 @@ def synthetic_images(n: int = 256, classes: int = 10, size: int = 32, seed: int 
 
 
 def synthetic_text(n: int = 4096, vocabulary: int = 64, seed: int = 0) -> Text:
-    """``n`` tokens to train with and n / 4 each to choose and test with; each token has a favourite successor.
+    """``n`` tokens to train with, and n / 4 each to validate and to test with.
 
-    It follows four times in five, and any token the fifth time, so that the best perplexity is far under
-    ``vocabulary``.
+    Each token has one favourite successor, which follows it four times in five; the fifth time any token follows. The
+    best possible perplexity is therefore far below ``vocabulary``.
     """
     generator = _generator(n, seed)
     if vocabulary < 2:
         raise ValueError(f"vocabulary must be 2 or more; got {vocabulary}.")
-    # One round trip through all tokens, so that no walk is caught in a corner.
+    # The favourites form one cycle through all tokens, so that no walk gets stuck among a few.
     order = torch.randperm(vocabulary, generator=generator)
     favourite = torch.empty_like(order)
     favourite[order] = order.roll(-1)
@@ -117,7 +118,7 @@ def _quarter(n: int) -> int:
 
 
 def _balanced(count: int, classes: int, generator: torch.Generator) -> Tensor:
-    """Labels ``[count]`` in random order, as many of each class as of any other."""
+    """Labels ``[count]`` in random order, with equally many of each class."""
     return torch.arange(count)[torch.randperm(count, generator=generator)] % classes
 
 

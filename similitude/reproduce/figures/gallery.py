@@ -1,68 +1,63 @@
-"""``similitude gallery RUN``: all of the paper's figures that a run, or a folder of results, has the numbers for."""
+"""``similitude gallery RUN``: the paper's figures that a run, or a folder of results, has the numbers for."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
+from importlib import resources
 from pathlib import Path
+from string import Template
 
-from ...files import write_bytes
+from ...files import write_text
 from ...interpret.figures.base import save
 from ..record import RunError, make_writable
 from ..results import origin, unknown_settings
-from .curves import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
+from .editing import of_editing
 from .mnist import of_mnist
+from .ptb import of_ptb
+from .resnet import of_resnet
+from .runs import Made, Missing, Progress, Run
 from .xor import of_xor
 
-KINDS: dict[str, Callable[[list[Run], Report], Made]] = {
+KINDS: dict[str, Callable[[list[Run], Progress], Made]] = {
     "xor": of_xor,
     "mnist": of_mnist,
     "resnet": of_resnet,
     "ptb": of_ptb,
-    "sevens": of_sevens,
+    "sevens": of_editing,
 }
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>similitude gallery</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }}
-img {{ max-width: 100% }} figure {{ margin: 0 0 3em }} figcaption, footer {{ color: #555 }}
-</style>
-</head>
-<body>
-<h1>similitude gallery</h1>
-{body}
-</body>
-</html>
-"""
 
+def make(
+    folder: Path, out: Path, svg: bool = False, progress: Progress = lambda *_, **__: None
+) -> tuple[list[Path], int]:
+    """The files that were written, figures and index.html, and the number of figures that could not be made.
 
-def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_, **__: None) -> tuple[list[Path], int]:
-    """Writes the figures and index.html to ``out``; gives the files, and how many figures could not be made."""
+    Args:
+        folder: a run's folder, or a folder of results.
+        out: the folder to write to.
+        svg: whether to write each figure as SVG too.
+        progress: called with steps done, steps in all and what is being drawn.
+    """
     runs = runs_in(Path(folder))
     for run in runs:
         if unknown := unknown_settings({"config": {}, **run.whole}):
             raise RunError(f"{run.label} is of another version, with a setting {unknown[0]!r}; make it again.")
-    made, missing, written = [], [], []
+    drawn, missing, written = [], [], []
     try:
         make_writable(out, "--out")
-        for name, kind in KINDS.items():
-            own = [run for run in runs if run.whole["experiment"] == name]
-            for item in kind(own, report) if own else ():
-                if isinstance(item, Missing):
-                    missing.append(item)
-                    continue
-                for suffix in (".png", ".svg") if svg else (".png",):
-                    save(item.figure, out / f"{item.name}{suffix}")
-                    written.append(out / f"{item.name}{suffix}")
-                made.append((item.name, item.title, item.alt))
-        write_bytes(out / "index.html", page(made, missing, runs, out).encode())
+        for item in _figures(runs, progress):
+            if isinstance(item, Missing):
+                missing.append(item)
+                continue
+            for suffix in (".png", ".svg") if svg else (".png",):
+                written.append(out / f"{item.name}{suffix}")
+                save(item.figure, written[-1])
+            drawn.append({"name": item.name, "title": item.title, "alt": item.alt})
+        write_text(out / "index.html", page(drawn, missing, runs, out))
     except KeyError as error:
         raise RunError(f"{folder} holds a result without {error}; make it again with this version.") from None
     except OSError as error:
@@ -70,8 +65,14 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
     return [*written, out / "index.html"], len(missing)
 
 
+def _figures(runs: list[Run], progress: Progress) -> Made:
+    for name, kind in KINDS.items():
+        own = [run for run in runs if run.whole["experiment"] == name]
+        yield from kind(own, progress) if own else ()
+
+
 def runs_in(folder: Path) -> list[Run]:
-    """The run whose folder this is, or all results in it."""
+    """The run in this folder, or all results in it."""
     if (folder / "result.json").exists():
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
         if not isinstance(run.whole, dict) or run.whole.get("experiment") not in KINDS:
@@ -95,19 +96,33 @@ def _read(path: Path) -> dict:
         raise RunError(f"{path} is not JSON that can be read; remove it, or make it again.") from None
 
 
-def page(made: list[tuple[str, str, str]], missing: list[Missing], runs: list[Run], out: Path) -> str:
-    """The page of all figures, with the pictures in it, so that it can be sent as one file."""
-    body = []
-    for name, title, alt in made:
-        content = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
-        body.append(
-            f'<figure id="{escape(name)}"><h2>{escape(title)}</h2>\n'
-            f'<img alt="{escape(alt)}" src="data:image/png;base64,{content}">\n'
-            f"<figcaption>{escape(alt)}</figcaption></figure>"
-        )
-    if missing:
-        items = "".join(f"<li>{escape(m.title)}: {escape(m.why)}.</li>" for m in missing)
-        body.append(f"<h2>Not made</h2><ul>{items}</ul>")
-    origins = "".join(f"<li>{escape(run.label)}: {escape(origin(run.whole).removeprefix('- '))}</li>" for run in runs)
-    body.append(f"<footer><h2>Where the numbers come from</h2><ul>{origins}</ul></footer>")
-    return PAGE.format(body="\n".join(body))
+def page(drawn: list[dict[str, str]], missing: list[Missing], runs: list[Run], out: Path) -> str:
+    """gallery.html with the figures' name, title, alt and PNG from ``out``: one file, with all images in it."""
+    contents = (base64.b64encode((out / f"{row['name']}.png").read_bytes()).decode() for row in drawn)
+    filled = resources.files(__name__.rpartition(".")[0]).joinpath("gallery.html").read_text(encoding="utf-8")
+    filled = _each(filled, "figures", ({**row, "content": content} for row, content in zip(drawn, contents)))
+    filled = _each(filled, "missing", (item._asdict() for item in missing))
+    filled = _kept(filled, "not-made", bool(missing))
+    origins = ({"label": run.label, "origin": origin(run.whole).removeprefix("- ")} for run in runs)
+    return _each(filled, "origins", origins)
+
+
+def _each(page: str, block: str, rows: Iterable[Mapping[str, str]]) -> str:
+    """The page with one copy of a block per row, its $names replaced by the row's values, escaped."""
+    before, copy, after = _parts(page, block)
+    values = ({name: escape(value) for name, value in row.items()} for row in rows)
+    return "".join([before, *(Template(copy).substitute(row) for row in values), after])
+
+
+def _kept(page: str, block: str, keep: bool) -> str:
+    """The page with a block, or without it."""
+    before, copy, after = _parts(page, block)
+    return before + copy * keep + after
+
+
+def _parts(page: str, block: str) -> list[str]:
+    """What comes before a block, the block, and what comes after.
+
+    Comments mark its two ends, ``<!-- block -->`` and ``<!-- /block -->``; escaped values cannot contain them.
+    """
+    return re.split(rf"<!-- /?{block} -->\n", page)

@@ -1,4 +1,4 @@
-"""MNIST's figures: what the networks hold as images, how it came to be, and what they make of digits."""
+"""MNIST's figures: the networks' images and how they were learned, salience, common and distinctive features."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from ...interpret import figures
 from ...models.data_domain import DataDomain
 from ...nn import TverskyProjection
 from .. import mnist
-from ..data import find, made_up
-from .curves import Made, Missing, Picture, Report, Run
+from ..data import digits as data
+from ..data.find import DataError
+from ..data.made_up import synthetic_digits
+from .curves import training
+from .runs import Drawn, Made, Missing, Progress, Run
 
-EXAMPLES = 2000  # digits in the strip and the Venn figure
+EXAMPLES = 2000  # digits that the salience strip and the Venn figures choose from
 LINEAR = ("MNISTNet", "VisualMNISTNet")
 BLUR = 1.5  # pixels
 Digits = tuple[Tensor, Tensor]
 
 
-def of_mnist(runs: list[Run], report: Report) -> Made:
-    """Prototypes and features, linear rows beside them, how they came to be, and what the networks make of digits."""
-    # Figures are named after their run only where another run has the same ones.
-    pictured = [run.label for run in runs if run.arrays("images")]
+def of_mnist(runs: list[Run], progress: Progress) -> Made:
+    """Training curves, images of prototypes, features and linear rows over the epochs, salience and Venn figures."""
+    # A figure's name has the run's label only if another run has the same figure.
+    with_images = [run.label for run in runs if run.arrays("images")]
     for run in runs:
         end, which = (f"-{run.label}", f", {run.label}") if len(runs) > 1 else ("", "")
-        config, networks = run.whole["config"], run.whole["result"]["networks"]
-        curves = {name: network["curve"] for name, network in networks.items()}
+        config = run.config
+        curves = {name: network["curve"] for name, network in run.whole["result"]["networks"].items()}
         alt = "Training loss and test accuracy of the networks over the epochs."
-        yield Picture(f"mnist-training{end}", f"MNIST: training{which}", alt, figures.training(curves, "test accuracy"))
-        digits, why = _digits(config)
+        yield Drawn(f"mnist-training{end}", f"MNIST: training{which}", alt, training(curves, "test accuracy"))
+        digits, why = _digits(run.made_up)
         images = run.arrays("images")
         if not images:
             why_none = "the run has no images.npz: no visual network was trained"
             yield Missing(f"MNIST: prototypes and features{which}", why_none)
         else:
-            own = (end, which) if len(pictured) > 1 else ("", "")
+            own = (end, which) if len(with_images) > 1 else ("", "")
             yield from _prototypes(images, digits, config["epochs"], *own)
             yield from _smoothed(images, digits, config["epochs"], *own)
             yield from _evolution(images, sorted({*config["snapshots"], config["epochs"]}), *own)
@@ -49,11 +52,11 @@ def of_mnist(runs: list[Run], report: Report) -> Made:
             yield from _examples(config, weights, *digits, end)
 
 
-def _digits(config: dict) -> tuple[Digits | None, str]:
+def _digits(made_up: int) -> tuple[Digits | None, str]:
     """Test digits of 0 to 1, ``[N, 28, 28]``, and their labels, or why there are none."""
     try:
-        found = made_up.synthetic_digits(config["digits"]) if config["digits"] else find.mnist()
-    except find.DataError as error:
+        found = synthetic_digits(made_up) if made_up else data.mnist()
+    except DataError as error:
         return None, str(error)
     return (found.test_x[:EXAMPLES].float() / 255, found.test_y[:EXAMPLES]), ""
 
@@ -70,11 +73,11 @@ def _prototypes(images: dict[str, np.ndarray], digits: Digits | None, epoch: int
     groups |= {title: images[f"{key}.{epoch}"] for key, title in shown.items() if f"{key}.{epoch}" in images}
     alt = f"Images that the networks learned in {epoch} epochs. {'; '.join(groups)}."
     title = f"MNIST: prototypes in the data domain{which}"
-    yield Picture(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups))
+    yield Drawn(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups))
 
 
 def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, end: str, which: str) -> Made:
-    """What the eye cannot find in them: of ten images that were learned, how many are most like their own class."""
+    """Learned images without the mean of their ten, blurred; the title counts those most like their own class."""
     keys = {"VisualMNISTNet": "linear rows", "VisualTverskyMNISTNet": "Tversky prototypes"}
     found = {title: images[k] for name, title in keys.items() if (k := f"{name}.prototypes.{epoch}") in images}
     if digits is None or not found:
@@ -92,11 +95,11 @@ def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, 
         f"Mean digits, and the images that the networks learned in {epoch} epochs: each without the mean of its ten, "
         f"and blurred by {BLUR} pixels. {'; '.join(list(groups)[1:])}."
     )
-    yield Picture(f"mnist-smoothed{end}", f"MNIST: prototypes, smoothed{which}", alt, figures.prototypes(groups))
+    yield Drawn(f"mnist-smoothed{end}", f"MNIST: prototypes, smoothed{which}", alt, figures.prototypes(groups))
 
 
 def smoothed(images: Tensor) -> Tensor:
-    """Ten images ``[10, H, W]`` without their mean, blurred."""
+    """Ten images ``[10, H, W]`` less their mean image, blurred."""
     at = torch.arange(-6.0, 7)
     line = torch.exp(-((at / BLUR) ** 2) / 2)
     kernel = line[:, None] * line / line.sum() ** 2
@@ -105,7 +108,7 @@ def smoothed(images: Tensor) -> Tensor:
 
 
 def alike(a: Tensor, b: Tensor) -> Tensor:
-    """Correlations of images of the one with images of the other, over pixels."""
+    """Correlation of each image in ``a`` with each in ``b`` over the pixels, ``[len(a), len(b)]``."""
     a, b = (nn.functional.normalize(x.flatten(1) - x.flatten(1).mean(1, keepdim=True), dim=1) for x in (a, b))
     return a @ b.T
 
@@ -120,17 +123,17 @@ def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str, which
         shown = sorted({epoch for history in histories.values() for epoch in history})
         alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, shown))}."
         figure = figures.evolution(histories)
-        yield Picture(f"mnist-evolution{end}", f"MNIST: prototypes over the epochs{which}", alt, figure)
+        yield Drawn(f"mnist-evolution{end}", f"MNIST: prototypes over the epochs{which}", alt, figure)
 
 
 def _examples(config: dict, weights: dict[str, Tensor], x: Tensor, y: Tensor, end: str) -> Made:
-    """The strip and the Venn figure of each network; a linear layer's rows stand in for features."""
+    """The salience strip, and a Venn figure for each network; a linear layer's rows take the place of features."""
     strips = {}
     for name in (n for n in mnist.NETWORKS if any(key.startswith(f"{n}/") for key in weights)):
         network = mnist.NETWORKS[name](dropout=config["dropout"])
         own = {k.removeprefix(f"{name}/"): v for k, v in weights.items() if k.startswith(f"{name}/")}
         network.load_state_dict(own)
-        layer, vectors = seen(network.eval(), x[:, None])
+        layer, vectors = last_layer(network.eval(), x[:, None])
         kind = "rows of the linear layer" if name in LINEAR else "features"
         strips[f"{name}, by {kind}"] = F.salience(vectors, layer.features.weight.detach())
         a, b = (int((y == c).nonzero()[0, 0]) for c in (2, 1))
@@ -141,14 +144,14 @@ def _examples(config: dict, weights: dict[str, Tensor], x: Tensor, y: Tensor, en
             f"one alone, by the {kind}."
         )
         title = f"MNIST: common and distinctive {kind}, {name}"
-        yield Picture(f"mnist-venn-{name}{end}", title, alt, figures.venn(x[a], x[b], only_a, both, only_b))
+        yield Drawn(f"mnist-venn-{name}{end}", title, alt, figures.venn(x[a], x[b], only_a, both, only_b))
     alt = "Test digits from low to high salience, a strip for each network."
-    yield Picture(f"mnist-salience{end}", "MNIST: salience", alt, figures.salience_strip(x, strips))
+    yield Drawn(f"mnist-salience{end}", "MNIST: salience", alt, figures.salience_strip(x, strips))
 
 
 @torch.no_grad()
-def seen(network: nn.Module, x: Tensor) -> tuple[TverskyProjection, Tensor]:
-    """The network's last layer and what it sees; a linear one as a Tversky layer whose features are its rows."""
+def last_layer(network: nn.Module, x: Tensor) -> tuple[TverskyProjection, Tensor]:
+    """The network's last layer and its inputs; a linear one becomes a Tversky layer whose features are its rows."""
     if isinstance(network, DataDomain):
         head, vectors = network.materialize(), network.encode(x)
     else:

@@ -1,0 +1,82 @@
+"""What every figure of an experiment is drawn from, a finished run, and what its drawing yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..record import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Run(NamedTuple):
+    """A finished run: its label, its result.json, and the prefix of the paths of its other files."""
+
+    label: str
+    whole: dict
+    files: str
+
+    @property
+    def config(self) -> dict:
+        return self.whole["config"]
+
+    @property
+    def made_up(self) -> int:
+        """Number of made-up examples that it trained on, 0 for real data; old results have another name for it."""
+        names = ("made_up", "digits", "pictures", "text")
+        return next((self.config[name] for name in names if name in self.config), 0)
+
+    @property
+    def network(self) -> str:
+        """Which of its experiment's networks it trained; old results call it model."""
+        return self.config["network"] if "network" in self.config else self.config["model"]
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays in the run's NAME.npz; empty if it has no such file."""
+        path = Path(f"{self.files}{name}.npz")
+        if not path.exists():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                return dict(found)
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The trained tensors by name; empty without a model.safetensors, which results/ does not keep."""
+        path = Path(f"{self.files}model.safetensors")
+        if not path.exists():
+            return {}
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
+
+
+class Drawn(NamedTuple):
+    """A figure, the name of its file, a heading, and a description for those who cannot see it."""
+
+    name: str
+    title: str
+    alt: str
+    figure: Figure
+
+
+class Missing(NamedTuple):
+    """A figure that could not be drawn, and why."""
+
+    title: str
+    why: str
+
+
+Progress = Callable[..., None]
+Made = Iterator[Drawn | Missing]
