@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..form import DIFFERENCES, INTERSECTIONS
-from ..form import Form
+from ..form import DIFFERENCES, INTERSECTIONS, Form
 from ..initialize import fill_
 from ..nn import TverskyProjection
 from ..ops import reference, separable

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from similitude import TverskyProjection
-from similitude.checks import DIFFERENCES, INTERSECTIONS
+from similitude.form import DIFFERENCES, INTERSECTIONS
 from similitude.reproduce.data.made_up import synthetic_digits, synthetic_images, synthetic_text
 from similitude.reproduce.record import RunError
 

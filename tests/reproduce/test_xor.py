@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from similitude import TverskyProjection, parameter_groups
-from similitude.checks import DIFFERENCES, INTERSECTIONS
+from similitude.form import DIFFERENCES, INTERSECTIONS
 from similitude.reproduce import xor
 from similitude.reproduce.record import Record
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...checks import DIFFERENCES, INTERSECTIONS
+from ...form import DIFFERENCES, INTERSECTIONS
 from ...interpret.figures import decision_boundaries
 from ...interpret.figures.base import SERIES, blank, plain
 from ...nn import TverskyProjection
