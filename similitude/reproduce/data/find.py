@@ -132,7 +132,7 @@ def ptb(where: str | Path | None = None, tokenizer: str | Path | Tokenizer | Non
         return {split: np.array(i, dtype=np.int32) for split, i in zip(splits, ids, strict=True)}
 
     key = sha256("\n".join([encoder.to_str(), *hashes.values()]).encode())
-    tokens = {split: torch.from_numpy(ids).long() for split, ids in _kept(f"ptb-{key[:32]}.npz", encode).items()}
+    tokens = {split: torch.from_numpy(ids).long() for split, ids in kept(f"ptb-{key[:32]}.npz", encode).items()}
     return Text(**tokens, vocabulary=encoder.get_vocab_size(), hashes={**hashes, **its_hashes})
 
 
@@ -274,7 +274,7 @@ def _tokenizer(given: str | Path | Tokenizer | None, check: bool) -> tuple[Token
     return tokenizer, hashes
 
 
-def _kept(name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def kept(name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Arrays from the user's cache, or made and put there; one that is broken or cannot be written only costs time."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "similitude" / name
     with suppress(Exception), np.load(path) as kept:

@@ -1,4 +1,4 @@
-"""What a run that has ended and a figure of it are, and the figures of ResNet, PTB and sevens."""
+"""What a run that has ended and a figure of it are, and the figures of ResNet, PTB and editing."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def of_resnet(runs: list[Run], report: Report) -> Made:
     traces = {}
     for run in runs:
         c, rows = run.whole["config"], np.array(run.whole["result"]["curve"], dtype=float)
-        where = f"{'made-up pictures' if c['pictures'] else c['data'].upper()}, {c['condition']}"
+        where = f"{'made-up pictures' if c['made_up'] else c['data'].upper()}, {c['condition']}"
         share = c.get("head_rate", 1)
         seed = f"seed {c['seed']}{f', head at {share:g} of the rate' if share != 1 else ''}"
-        own = f"{'linear' if c['model'] == 'baseline' else 'Tversky'}, {seed}"
+        own = f"{'linear' if c['network'] == 'baseline' else 'Tversky'}, {seed}"
         groups.setdefault(where, {})[own] = rows[:, :3]
         if rows.shape[1] >= 6:
             traces[f"{where}, {seed}"] = dict(zip(("step", "alpha", "beta", "theta"), rows[:, [0, 3, 4, 5]].T))
@@ -110,7 +110,7 @@ def of_ptb(runs: list[Run], report: Report) -> Made:
         own = [r for r in runs if (r.whole["config"]["init"], r.whole["config"]["tied"]) == (init, tied)]
         series, levels = perplexities(own, init, tied)
         ties = "tied" if tied else "untied"
-        made_up = ", ours on made-up tokens" if any(r.whole["config"]["text"] for r in own) else ""
+        made_up = ", ours on made-up tokens" if any(r.whole["config"]["made_up"] for r in own) else ""
         title = f"PTB: validation perplexity against K, {init}, {ties} prototypes{made_up}"
         alt = "Lines of perplexity against the number of features: the paper's, and ours beside them."
         figure = figures.perplexity(series, levels)
@@ -124,9 +124,9 @@ def of_ptb(runs: list[Run], report: Report) -> Made:
 
 
 def _ptb_name(c: dict) -> str:
-    what = "" if c["model"] == "baseline" else f", K {c['num_features']}, {c['intersection']} + {c['difference']}"
+    what = "" if c["network"] == "baseline" else f", K {c['num_features']}, {c['intersection']} + {c['difference']}"
     how = f"{c['init']}, {'tied' if c['tied'] else 'untied'}, {c['epochs']} epochs, seed {c['seed']}"
-    return f"{c['model']}{what}, {c['level']} level, {how}" if what else f"{c['model']}, {how}"
+    return f"{c['network']}{what}, {c['level']} level, {how}" if what else f"{c['network']}, {how}"
 
 
 def best(runs: list[Run]) -> list[Run]:
@@ -146,7 +146,7 @@ def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:
     levels: dict[str, list[float]] = {
         "paper, linear": [float(r["perplexity"]) for r in rows if r["model"] == "baseline"]
     }
-    wanted = [tuple(r.whole["config"][k] for k in ("model", "intersection", "difference")) for r in runs]
+    wanted = [tuple(r.whole["config"][k] for k in ("network", "intersection", "difference")) for r in runs]
     for r in rows:
         # The paper leaves out some cells.
         if (r["model"], r["intersection"], r["difference"]) in wanted and r["num_features"] and r["perplexity"]:
@@ -154,10 +154,10 @@ def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:
             points.setdefault(name, {}).setdefault(int(r["num_features"]), []).append(float(r["perplexity"]))
     for run in runs:
         c, value = run.whole["config"], run.whole["result"]["valid"]
-        if c["model"] == "baseline":
+        if c["network"] == "baseline":
             levels.setdefault(f"ours, linear, {c['epochs']} epochs", []).append(value)
         else:
-            name = f"ours, {c['model']}, {c['intersection']} + {c['difference']}, {c['level']}, {c['epochs']} epochs"
+            name = f"ours, {c['network']}, {c['intersection']} + {c['difference']}, {c['level']}, {c['epochs']} epochs"
             points.setdefault(name, {}).setdefault(c["num_features"], []).append(value)
     series = {name: (list(line), [float(np.mean(v)) for v in line.values()]) for name, line in points.items()}
     return series, {name: float(np.mean(values)) for name, values in levels.items() if values}
@@ -172,7 +172,7 @@ def _trace(run: Run) -> dict[str, list[float]]:
     return {key: [line[key] for line in lines] for key in keys} if lines else {}
 
 
-def of_sevens(runs: list[Run], report: Report) -> Made:
+def of_editing(runs: list[Run], report: Report) -> Made:
     """Images of prototypes and features before and after the edit."""
     for run in runs:
         images = run.arrays("images")
@@ -183,6 +183,7 @@ def of_sevens(runs: list[Run], report: Report) -> Made:
         if not groups:
             yield Missing(title, "the run has no images.npz")
             continue
-        end = f"-{run.label}" if len(runs) > 1 else ""
+        # The pages link to this name, which version 0.1.0 gave the experiment.
+        end = f"-{run.label.replace('editing', 'sevens', 1)}" if len(runs) > 1 else ""
         alt = "Images of the network's prototypes and features, before and after a mid stroke was drawn into them."
         yield Picture(f"sevens-images{end}", title, alt, figures.prototypes(groups))

@@ -6,22 +6,22 @@ import base64
 import json
 from collections.abc import Callable
 from html import escape
+from importlib import import_module
 from pathlib import Path
 
 from ...interpret.figures.base import save, write
-from ..record import RunError, make_writable
+from .. import EXPERIMENTS, find
+from ..record import RunError, make_writable, result_of_now
 from ..results import origin, unknown_settings
-from .curves import Made, Missing, Report, Run, of_ptb, of_resnet, of_sevens
-from .mnist import of_mnist
-from .xor import of_xor
+from .curves import Made, Missing, Report, Run
 
-KINDS: dict[str, Callable[[list[Run], Report], Made]] = {
-    "xor": of_xor,
-    "mnist": of_mnist,
-    "resnet": of_resnet,
-    "ptb": of_ptb,
-    "sevens": of_sevens,
-}
+
+def kinds() -> dict[str, Callable[[list[Run], Report], Made]]:
+    """The functions that draw runs, by the name of their experiment."""
+    named = {name: function for name in EXPERIMENTS if (function := find(name).figures)}
+    parts = {name: function.split(".") for name, function in named.items()}
+    return {name: getattr(import_module(f".{file}", __package__), function) for name, (file, function) in parts.items()}
+
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -51,7 +51,7 @@ def make(folder: Path, out: Path, svg: bool = False, report: Report = lambda *_,
     made, missing, written = [], [], []
     try:
         make_writable(out, "--out")
-        for name, kind in KINDS.items():
+        for name, kind in kinds().items():
             own = [run for run in runs if run.whole["experiment"] == name]
             for item in kind(own, report) if own else ():
                 if isinstance(item, Missing):
@@ -73,15 +73,15 @@ def runs_in(folder: Path) -> list[Run]:
     """The run whose folder this is, or all results in it."""
     if (folder / "result.json").exists():
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
-        if not isinstance(run.whole, dict) or run.whole.get("experiment") not in KINDS:
-            raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(KINDS)}.")
+        if not isinstance(run.whole, dict) or run.whole.get("experiment") not in kinds():
+            raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(kinds())}.")
         return [run]
     if (folder / "config.json").exists():
         raise RunError(f"{folder} holds a run that has not ended; run its similitude reproduce command to go on.")
     if not folder.is_dir():
         raise RunError(f"no folder {folder}; give a run's folder, such as runs/xor-paper-seed0, or results.")
     found = [Run(p.stem, _read(p), f"{p.with_suffix('')}.") for p in sorted(folder.glob("*.json"))]
-    found = [run for run in found if isinstance(run.whole, dict) and run.whole.get("experiment") in KINDS]
+    found = [run for run in found if isinstance(run.whole, dict) and run.whole.get("experiment") in kinds()]
     if not found:
         raise RunError(f"no results in {folder}; make some with: similitude reproduce xor")
     return found
@@ -89,7 +89,8 @@ def runs_in(folder: Path) -> list[Run]:
 
 def _read(path: Path) -> dict:
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
+        return result_of_now(content) if isinstance(content, dict) else content
     except (ValueError, OSError):
         raise RunError(f"{path} is not JSON that can be read; remove it, or make it again.") from None
 
@@ -107,6 +108,6 @@ def page(made: list[tuple[str, str, str]], missing: list[Missing], runs: list[Ru
     if missing:
         items = "".join(f"<li>{escape(m.title)}: {escape(m.why)}.</li>" for m in missing)
         body.append(f"<h2>Not made</h2><ul>{items}</ul>")
-    origins = "".join(f"<li>{escape(run.label)}: {escape(origin(run.whole).removeprefix('- '))}</li>" for run in runs)
+    origins = "".join(f"<li>{escape(run.label)}: {escape(origin(run.whole))}</li>" for run in runs)
     body.append(f"<footer><h2>Where the numbers come from</h2><ul>{origins}</ul></footer>")
     return PAGE.format(body="\n".join(body))

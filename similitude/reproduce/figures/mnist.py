@@ -51,7 +51,7 @@ def of_mnist(runs: list[Run], report: Report) -> Made:
 def _digits(config: dict) -> tuple[Digits | None, str]:
     """Test digits of 0 to 1, ``[N, 28, 28]``, and their labels, or why there are none."""
     try:
-        found = made_up.synthetic_digits(config["digits"]) if config["digits"] else find.mnist()
+        found = made_up.synthetic_digits(config["made_up"]) if config["made_up"] else find.mnist()
     except find.DataError as error:
         return None, str(error)
     return (found.test_x[:EXAMPLES].float() / 255, found.test_y[:EXAMPLES]), ""
