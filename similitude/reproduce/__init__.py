@@ -45,8 +45,12 @@ class Experiment:
     figures: str | None = None
 
 
+class UnknownExperiment(LookupError):
+    """There is no experiment of that name."""
+
+
 def find(name: str) -> Experiment:
-    """The experiment of that name; ``LookupError`` with the nearest name if there is none."""
+    """The experiment of that name; the error has the nearest name if there is none."""
     from .record import EXPERIMENTS_RENAMED
 
     if name in EXPERIMENTS:
@@ -55,4 +59,4 @@ def find(name: str) -> Experiment:
     hint = f" Did you mean {near[0]}?" if near else ""
     if name in EXPERIMENTS_RENAMED:
         hint = f" {name} is called {EXPERIMENTS_RENAMED[name]} now."
-    raise LookupError(f"no experiment named {name!r}; there are {', '.join(EXPERIMENTS)}.{hint}")
+    raise UnknownExperiment(f"no experiment named {name!r}; there are {', '.join(EXPERIMENTS)}.{hint}")

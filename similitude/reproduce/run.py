@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..files import write_bytes, write_json
-from . import Experiment, find
+from . import find
 from .data.find import DataError
 from .record import EXPERIMENTS_RENAMED, RENAMED, Busy, Record, RunError, WriteError, make_writable
 from .settings import label, of_recipe, row, rows
 
-Show = Callable[[object], object]
-
-
-def quiet(*_: object, **__: object) -> None:
-    """Shows nothing, for ``show`` and ``progress``."""
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def run(
@@ -30,8 +29,7 @@ def run(
     results: str | Path | None = None,
     device: str | None = None,
     smoke: bool = False,
-    show: Show = quiet,
-    progress: Callable[..., object] = quiet,
+    console: Console | None = None,
 ) -> dict:
     """The content of result.json of one run, which starts, resumes after a stop, or has ended already.
 
@@ -43,8 +41,7 @@ def run(
         results: Folder that the result is copied to, if any; a smoke run is never copied.
         device: "cpu" or "cuda"; by default cuda if there is a GPU.
         smoke: Runs a few steps on made-up data.
-        show: Called with each line and table to print.
-        progress: Called with ``(step, steps, what, **values)`` as the run goes on.
+        console: Shows progress and the result, if given.
     """
     experiment, device = find(name), _device(device)
     config = of_recipe(experiment, recipe, list(settings), smoke)
@@ -55,17 +52,18 @@ def run(
     record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
     content = record.result
     if content:
-        show(f"{record.folder} has ended already; this is its result.")
+        _show(console, f"{record.folder} has ended already; this is its result.")
     else:
         try:
-            content = record.finish(experiment.run(config, record, progress))
+            with progress_of(console, name) as progress:
+                content = record.finish(experiment.run(config, record, progress))
         except torch.OutOfMemoryError as error:
             raise RunError(f"too little memory on the GPU: {str(error).splitlines()[0]}") from None
     if results and not smoke:
         _copy(record.folder, content, Path(results) / own)
     for item in experiment.summary(content):
-        show(item)
-    show(f"result written to {record.folder / 'result.json'}")
+        _show(console, item)
+    _show(console, f"result written to {record.folder / 'result.json'}")
     return content
 
 
@@ -77,10 +75,8 @@ def run_all(
     results: str | Path | None = None,
     device: str | None = None,
     smoke: bool = False,
-    share: tuple[int, int] = (1, 1),
-    show: Show = quiet,
-    warn: Show = quiet,
-    progress: Callable[..., object] = quiet,
+    share: str = "1/1",
+    console: Console | None = None,
 ) -> list[dict]:
     """The results of all rows of the experiment's table; see ``run`` for the arguments.
 
@@ -88,45 +84,44 @@ def run_all(
 
     Args:
         out: Folder of the runs' folders.
-        share: ``(i, n)`` runs every n-th row, from row i on.
-        warn: Called with the sentence of each row that fails.
+        share: "I/N" runs every N-th row, from row I on.
     """
-    experiment, folder = find(name), Path(out or "runs")
+    experiment, folder, (first, step) = find(name), Path(out or "runs"), _share(share)
     table = rows(experiment, recipe, list(settings), smoke)
     # A wrong setting is reported before the first run.
     labels = [label(experiment, recipe, of_recipe(experiment, recipe, one, smoke), smoke) for one in table]
-    first, step = share
     done, failed = [], 0
     for place in range(first - 1, len(table), step):
-        show(f"row {place + 1} of {len(table)}: {labels[place]}")
+        _show(console, f"row {place + 1} of {len(table)}: {labels[place]}")
         try:
             own = _folder(folder, labels[place])
-            done.append(run(name, recipe, table[place], own, results, device, smoke, show, progress))
+            done.append(run(name, recipe, table[place], own, results, device, smoke, console))
         except Busy as error:
-            show(f"skipped: {error}")
+            _show(console, f"skipped: {error}")
         except WriteError:
             raise
         except (RunError, DataError) as error:
-            warn(str(error))
             failed += 1
+            if console:
+                print(error, file=sys.stderr)
     if failed:
         mine = len(range(first - 1, len(table), step))
         raise RunError(f"{failed} of {mine} rows could not be run; the same command tries these again.")
     return done
 
 
-def commands(experiment: Experiment, recipe: str, settings: Iterable[str], smoke: bool = False) -> list[str]:
+def commands(name: str, recipe: str = "paper", settings: Iterable[str] = (), smoke: bool = False) -> list[str]:
     """The arguments of ``similitude reproduce`` for each row of the experiment's table."""
-    start = [experiment.name, *(["--recipe", recipe] if recipe != "paper" else []), *(["--smoke"] if smoke else [])]
+    experiment = find(name)
+    start = [name, *(["--recipe", recipe] if recipe != "paper" else []), *(["--smoke"] if smoke else [])]
     table = rows(experiment, recipe, list(settings), smoke)
     return [shlex.join([*start, *(word for setting in one for word in ("--set", setting))]) for one in table]
 
 
-def share_of(text: str) -> tuple[int, int]:
-    """``"2/4"`` as (2, 4)."""
+def _share(text: str) -> tuple[int, int]:
     first, _, step = text.partition("/")
     if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
-        raise RunError(f"--share must be I/N, with I from 1 to N, such as 2/4; got {text!r}.")
+        raise RunError(f"share must be I/N, with I from 1 to N, such as 2/4; got {text!r}.")
     return int(first), int(step)
 
 
@@ -166,9 +161,20 @@ def _copy(folder: Path, content: dict, to: Path) -> None:
         ) from None
 
 
+def _show(console: Console | None, item: object) -> None:
+    """Prints a line as it is, or a table."""
+    if console and isinstance(item, str):
+        console.out(item, highlight=False)
+    elif console:
+        console.print(item)
+
+
 @contextmanager
-def progress_of(console, name: str, transient: bool = False):
-    """A function ``progress(step, steps, what, **values)`` that draws a bar with values, speed and time left."""
+def progress_of(console: Console | None, name: str, transient: bool = False):
+    """A function ``progress(step, steps, what, **values)`` that draws a bar on the console, if there is one."""
+    if console is None:
+        yield lambda *_, **__: None
+        return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[values]}"))
