@@ -56,7 +56,8 @@ def write(folder: Path, results: Path) -> list[Path]:
 
 def filled(text: str, path: Path, runs: dict[str, dict[Path, dict]], link: str) -> str:
     """The page with its blocks written anew, and all else as it is."""
-    if text.count("<!-- end -->") != len(BLOCK.findall(text)):
+    marks = len(re.findall(r"<!-- (?:\w+: \w+|end) -->", text))
+    if marks != 2 * len(BLOCK.findall(text)):
         raise RunError(f"{path} has a marker without its other half; a block is <!-- table: xor --> … <!-- end -->.")
 
     def block(found: re.Match[str]) -> str:
@@ -67,7 +68,7 @@ def filled(text: str, path: Path, runs: dict[str, dict[Path, dict]], link: str) 
             raise RunError(f"{path} has a block {kind}: {name}; kinds are {', '.join(BLOCKS)} of an experiment.")
         else:
             lines = BLOCKS[kind](find(name), runs[name], link)
-        return f"<!-- {kind}: {name} -->\n" + "\n".join(lines) + "\n<!-- end -->\n"
+        return f"<!-- {kind}: {name} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->\n"
 
     return BLOCK.sub(block, text)
 
@@ -123,7 +124,8 @@ def origin(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[st
             f"{np.mean([run['seconds'] for run in row.runs]):.0f} s",
             f"{max(run['peak_gib'] for run in row.runs):.1f} GiB",
         ]
-        cells += [f"{row.mean('tokens_per_second'):,.0f}"] * speeds
+        if speeds:
+            cells.append(f"{row.mean('tokens_per_second'):,.0f}")
         lines.append("| " + " | ".join(cells) + " |")
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     return [f"<details><summary>Where the numbers come from ({count})</summary>", "", *lines, "", "</details>"]

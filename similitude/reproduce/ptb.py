@@ -448,6 +448,10 @@ def _short(network: str) -> str:
     return network.removeprefix("tversky-")
 
 
+def _title(recipe: str) -> str:
+    return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
+
+
 def claims(runs: list[dict]) -> list[Claim]:
     lines = {(r["model"], r["init"], r["tied_prototypes"] == "Y"): r for r in paper("ptb_test_perplexity")}
     groups = by_row(runs)
@@ -469,7 +473,7 @@ def claims(runs: list[dict]) -> list[Claim]:
         pairs = {name: [best(_comparable(groups, name), kind) for kind in kinds] for name in RECIPES}
         found = {name: pair for name, pair in pairs.items() if all(pair)}
         ours = "; ".join(
-            f"{name} recipe: {' → '.join(row.cell('test').replace('*', chr(92) + '*') for row in pair)}"
+            f"{_title(name)}: {' → '.join(row.cell('test').replace('*', chr(92) + '*') for row in pair)}"
             for name, pair in found.items()
         )
         # Under our best recipe the claim must hold against our best baseline.

@@ -205,7 +205,7 @@ class Record:
             "recipe": self.recipe,
             "row": self.row,
             "config": _plain(asdict(self.config)),
-            "result": result,
+            "result": _plain(result),
             "data": self.hashes,
             "seconds": round(self.seconds(), 1),
             "peak_gib": round(_peak_gib(self.device), 3),
