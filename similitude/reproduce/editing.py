@@ -400,15 +400,15 @@ def claims(runs: list[dict]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    name="editing",
-    title="Editing: sevens with a mid stroke",
-    config=Config,
-    recipes=RECIPES,
-    smoke=SMOKE,
-    run=run,
-    summary=summary,
-    tables=tables,
-    claims=claims,
+    "editing",
+    "Editing: sevens with a mid stroke",
+    Config,
+    RECIPES,
+    SMOKE,
+    run,
+    summary,
+    tables,
+    claims,
     rows=ROWS,
     figures="curves.of_editing",
 )

@@ -312,14 +312,4 @@ def claims(runs: list[dict]) -> list[Claim]:
     return []
 
 
-EXPERIMENT = Experiment(
-    name="heads",
-    title="Heads on a frozen backbone",
-    config=Config,
-    recipes=RECIPES,
-    smoke=SMOKE,
-    run=run,
-    summary=summary,
-    tables=tables,
-    claims=claims,
-)
+EXPERIMENT = Experiment("heads", "Heads on a frozen backbone", Config, RECIPES, SMOKE, run, summary, tables, claims)

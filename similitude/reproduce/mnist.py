@@ -366,14 +366,5 @@ def claims(runs: list[dict]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    name="mnist",
-    title="MNIST",
-    config=Config,
-    recipes=RECIPES,
-    smoke=SMOKE,
-    run=run,
-    summary=summary,
-    tables=tables,
-    claims=claims,
-    figures="mnist.of_mnist",
+    "mnist", "MNIST", Config, RECIPES, SMOKE, run, summary, tables, claims, figures="mnist.of_mnist"
 )

@@ -267,9 +267,9 @@ def of_now(settings: dict) -> dict:
 
 def result_of_now(content: dict, recipe: str = "", row: str = "") -> dict:
     """The content of a result.json by the names of this version; version 0.1.0 wrote neither recipe nor row."""
-    experiment = content.get("experiment")
+    experiment = content.get("experiment", "")
     now = {"experiment": EXPERIMENTS_RENAMED.get(experiment, experiment), "config": of_now(content.get("config", {}))}
-    return {"recipe": recipe, "row": row} | content | now
+    return {"experiment": "", "recipe": recipe, "row": row} | content | now
 
 
 def _damaged(folder: Path) -> RunError:

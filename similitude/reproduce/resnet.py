@@ -397,15 +397,5 @@ def _percent(row: Row) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="resnet",
-    title="ResNet-50",
-    config=Config,
-    recipes=RECIPES,
-    smoke=SMOKE,
-    run=run,
-    summary=summary,
-    tables=tables,
-    claims=claims,
-    rows=ROWS,
-    figures="curves.of_resnet",
+    "resnet", "ResNet-50", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS, figures="curves.of_resnet"
 )

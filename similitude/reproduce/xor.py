@@ -7,7 +7,7 @@ operation mixes them, and Adam is element-wise, so each model trains as if alone
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -424,69 +424,51 @@ def _key(row: dict, factors: tuple[str, ...]) -> tuple[str, ...]:
 
 def claims(runs: list[dict]) -> list[Claim]:
     own = next((run for run in runs if (run["recipe"], run["row"], run["config"]["seed"]) == ("paper", "", 0)), None)
-    p = {
-        name: {_key(row, factors): float(row["p_conv"]) for row in paper(f"xor_{name}")}
-        for name, factors in FACTORS.items()
+    theirs = {
+        name: {_key(row, by): float(row["p_conv"]) for row in paper(f"xor_{name}")} for name, by in FACTORS.items()
     }
-    says = {
-        "learns": "One Tversky projection learns XOR, which no linear layer can.",
-        "one": "One feature is enough.",
-        "uniform": "Uniform starts converge most often.",
-        "normal": "Normalised vectors converge less often.",
-        "best": "product + subtractmatch converges most often.",
-        "sizes": "Convergence does not grow steadily with the number of features.",
-    }
-    theirs = _said(p)
     if own is None:
-        return [Claim(says[name], OPEN, theirs[name], "not run") for name in says]
-    q = {}
-    for name, factors in FACTORS.items():
-        which = "tables" if name == "by_reductions" else "without_gmean"
-        q[name] = {_key(row, factors): row["p_conv"] for row in own["result"][which][name]}
-    sizes = [q["by_num_features"][key] for key in sorted(q["by_num_features"], key=lambda key: int(key[0]))]
-    verdicts = {
-        "learns": max(q["by_reductions"].values()) > 0,
-        "one": q["by_num_features"][("1",)] > 0,
-        "uniform": _top(q["by_init"]) == ("uniform", "uniform"),
-        "normal": q["by_normalize"][("True",)] < q["by_normalize"][("False",)],
-        "best": _top(q["by_reductions"]) == ("product", "subtractmatch"),
-        "sizes": sizes != sorted(sizes),
-    }
-    ours = _said(q)
-    return [Claim(says[name], HOLDS if verdicts[name] else FAILS, theirs[name], ours[name]) for name in says]
+        return [Claim(says, OPEN, numbers, "not run") for says, _, numbers in _judged(theirs)]
+    tables = own["result"]["without_gmean"] | {"by_reductions": own["result"]["tables"]["by_reductions"]}
+    ours = {name: {_key(row, by): row["p_conv"] for row in tables[name]} for name, by in FACTORS.items()}
+    pairs = zip(_judged(theirs), _judged(ours), strict=True)
+    return [Claim(says, HOLDS if holds else FAILS, numbers, mine) for (says, _, numbers), (_, holds, mine) in pairs]
 
 
-def _top(values: dict[tuple, float]) -> tuple:
-    return max(values, key=lambda key: values[key])
-
-
-def _said(p: dict[str, dict[tuple, float]]) -> dict[str, str]:
-    """The numbers of each claim, from p(conv) by factor."""
+def _judged(p: dict[str, dict[tuple, float]]) -> Iterator[tuple[str, bool, str]]:
+    """The paper's claims, whether p(conv) by factor agrees with each, and its numbers."""
     reductions, init, normal, sizes = (p[name] for name in FACTORS)
-    first, top = ("product", "subtractmatch"), _top(reductions)
-    best = f"{reductions[first]:.2f}" + ("" if top == first else f"; {' + '.join(top)} {reductions[top]:.2f}")
-    two = sorted(init.values(), reverse=True)
-    size, largest = _top(sizes), max(sizes, key=lambda key: int(key[0]))
-    return {
-        "learns": f"p(conv) up to {max(reductions.values()):.2f}",
-        "one": f"{sizes['1',]:.2f}",
-        "uniform": f"{init['uniform', 'uniform']:.2f}, then {two[1]:.2f}",
-        "normal": f"{normal['False',]:.2f} → {normal['True',]:.2f}",
-        "best": best,
-        "sizes": f"{sizes[size]:.2f} with {size[0]}, {sizes[largest]:.2f} with {largest[0]}",
-    }
+    first = lambda values: max(values, key=lambda key: values[key])  # noqa: E731
+    top, start, size, largest = first(reductions), first(init), first(sizes), max(sizes, key=lambda key: int(key[0]))
+    best, runner_up = reductions["product", "subtractmatch"], sorted(init.values())[-2]
+    yield (
+        "One Tversky projection learns XOR, which no linear layer can.",
+        reductions[top] > 0,
+        f"p(conv) up to {reductions[top]:.2f}",
+    )
+    yield "One feature is enough.", sizes["1",] > 0, f"{sizes['1',]:.2f}"
+    yield (
+        "Uniform starts converge most often.",
+        start == ("uniform", "uniform"),
+        f"{init['uniform', 'uniform']:.2f}, then {runner_up:.2f}",
+    )
+    yield (
+        "Normalised vectors converge less often.",
+        normal["True",] < normal["False",],
+        f"{normal['False',]:.2f} → {normal['True',]:.2f}",
+    )
+    yield (
+        "product + subtractmatch converges most often.",
+        reductions[top] <= best,
+        f"{best:.2f}" + (f"; {' + '.join(top)} {reductions[top]:.2f}" if reductions[top] > best else ""),
+    )
+    yield (
+        "Convergence does not grow steadily with the number of features.",
+        size != largest,
+        f"{sizes[size]:.2f} with {size[0]}, {sizes[largest]:.2f} with {largest[0]}",
+    )
 
 
 EXPERIMENT = Experiment(
-    name="xor",
-    title="XOR by one layer",
-    config=Config,
-    recipes=RECIPES,
-    smoke=SMOKE,
-    run=run,
-    summary=summary,
-    tables=tables,
-    claims=claims,
-    rows=ROWS,
-    figures="xor.of_xor",
+    "xor", "XOR by one layer", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS, figures="xor.of_xor"
 )

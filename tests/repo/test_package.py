@@ -13,6 +13,7 @@ PACKAGE = ROOT / "similitude"
 
 # A file may import, at its top, from these and from what stands before it in its own row.
 LAYERS = [
+    "files",
     "ops",
     "checks",
     "precision",
@@ -30,6 +31,7 @@ LAYERS = [
     "export",
     "estimator",
     "reproduce",
+    "doctor",
     "cli",
     "__main__",
 ]

@@ -160,7 +160,7 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
             "try a lower lr than 1e+30",
         ),
         (["editing", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
-        (["editing", "--set", "validation=1"], "leaves none to train on, or no sevens with a stroke to select by"),
+        (["editing", "--set", "validation=1"], "leaves no digits to train on, or no sevens with a stroke to select by"),
     ],
 )
 def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):
