@@ -20,7 +20,7 @@ from . import Experiment
 from .data import find, hub, made_up
 from .loop import check_finite, graphed, logged, precision, resumed, train_epochs
 from .record import Record, RunError, paper
-from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row
+from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, recipe_title
 from .settings import Count, Dropout, Rate, Seed, Size, Weight, check
 
 NETWORKS = ("baseline", "tversky-head", "tversky-all-1layer")
@@ -448,10 +448,6 @@ def _short(network: str) -> str:
     return network.removeprefix("tversky-")
 
 
-def _title(recipe: str) -> str:
-    return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
-
-
 def claims(runs: list[dict]) -> list[Claim]:
     lines = {(r["model"], r["init"], r["tied_prototypes"] == "Y"): r for r in paper("ptb_test_perplexity")}
     groups, out = by_row(runs), []
@@ -470,7 +466,7 @@ def claims(runs: list[dict]) -> list[Claim]:
         )
         pairs = {name: [best(_comparable(groups, name), kind) for kind in kinds] for name in RECIPES}
         found = {name: [row for row in pair if row] for name, pair in pairs.items() if all(pair)}
-        ours = (f"{_title(name)}: {' → '.join(map(_starred, pair))}" for name, pair in found.items())
+        ours = (f"{recipe_title(name)}: {' → '.join(map(_starred, pair))}" for name, pair in found.items())
         verdict = OPEN
         if found:
             # Our best baseline is the one to beat, whatever its recipe.

@@ -15,7 +15,7 @@ from .data import find, hub, made_up, photos, resnet_keras
 from .data.find import Labelled
 from .loop import counted, graphed, logged, precision, resumed, train_epochs
 from .record import Record, RunError, paper
-from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row
+from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, recipe_title
 from .settings import Count, Dropout, Rate, Seed, Size, Weight, check
 
 NETWORKS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
@@ -290,7 +290,9 @@ def tables(runs: list[dict]) -> list:
 def _table(groups: list[Row], recipe: str):
     from rich.table import Table
 
-    table = Table("data", "backbone", title=f"accuracy of ResNet-50 and TverskyResNet-50, %, the {_title(recipe)}")
+    table = Table(
+        "data", "backbone", title=f"accuracy of ResNet-50 and TverskyResNet-50, %, the {recipe_title(recipe)}"
+    )
     for heading in ("paper: linear", "Tversky", "ours: linear", "Tversky", "epochs"):
         table.add_column(heading, justify="right")
     own = [row for row in groups if row.recipe == recipe]
@@ -308,10 +310,6 @@ def _table(groups: list[Row], recipe: str):
             if not mine and recipe == "paper":
                 table.add_row(data, condition, *(value or "–" for value in theirs), "not run", "not run", "–")
     return table
-
-
-def _title(recipe: str) -> str:
-    return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
 
 
 def papers() -> dict[tuple[str, str], dict[str, str]]:
@@ -388,7 +386,7 @@ def _found(groups: list[Row], data: str, condition: str) -> dict[str, list[Row]]
 
 
 def _said(found: dict[str, list[Row]]) -> str:
-    said = (f"{_title(name)}: {' → '.join(_percent(row) for row in pair)}" for name, pair in found.items())
+    said = (f"{recipe_title(name)}: {' → '.join(_percent(row) for row in pair)}" for name, pair in found.items())
     return "; ".join(said)
 
 

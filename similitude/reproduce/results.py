@@ -112,6 +112,10 @@ def with_error(values: Iterable[float], form: str = ".2f", theirs: str = "") -> 
     return f"{own.mean():{form}}{error}{difference}"
 
 
+def recipe_title(recipe: str) -> str:
+    return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
+
+
 def caveats(runs: list[dict]) -> list[str]:
     """What the stars of an experiment's tables mean, one line each."""
     count = Counter(run["caveat"] for run in runs if "caveat" in run)
