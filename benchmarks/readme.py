@@ -98,10 +98,10 @@ def accuracy(folder: Path) -> str:
     networks = mnist[0]["result"]["networks"]
     heads = found("heads-paper-*")
     tuned = heads[0]["result"]["accuracy"]
-    linear, ours = (f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]" for kind in ("model_baseline-", ""))
+    linear, ours = (f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]" for kind in ("network_baseline-", ""))
     frozen = found(ours)
     birds = [[run["result"]["accuracy"] for run in runs] for runs in (found(linear), frozen)]
-    linear, head = best("ptb-tuned-model_baseline-*"), best("ptb-tuned-model_tversky_head-*")
+    linear, head = best("ptb-tuned-network_baseline-*"), best("ptb-tuned-network_tversky_head-*")
     whole = min((best("ptb-tuned-seed0"), best("ptb-tuned-lr_*")), key=lambda run: run["result"]["valid"])
 
     def digits(name: str) -> str:

@@ -44,8 +44,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def locked(folder: Path) -> BaseFileLock:
-    """Lock on the folder, held until it is released or the process ends; ``BlockingIOError`` if another has it."""
-    lock = FileLock(folder / ".lock")
+    """Lock on the folder, held until it is released or the process ends; ``BlockingIOError`` if another has it.
+
+    A process that locks a folder twice gets the same lock.
+    """
+    lock = FileLock(folder / ".lock", is_singleton=True)
     try:
         lock.acquire(timeout=0)
     except Timeout:

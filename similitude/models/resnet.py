@@ -9,7 +9,7 @@ from os import PathLike
 
 from torch import Tensor, nn
 
-from ..checks import check_choice
+from ..form import check_choice
 from ..nn import TverskyProjection
 from .hf import LAYER, TverskyOptions, TverskyPreTrained, load
 

@@ -1,6 +1,6 @@
-"""The demo: a Tversky projection beside an nn.Linear on 5,000 digits, and a picture of why one digit is read as it is.
+"""The demo: a Tversky projection beside an nn.Linear on 5,000 digits, and a picture that explains one answer.
 
-Settings were chosen by the accuracy on a fifth of the training digits, held out, in splits of other seeds (11 to 14).
+The settings were selected by accuracy on a held-out fifth of the training digits, in splits of seeds 11 to 14.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..explain import Explanation
+from ..files import whole
 from ..nn import TverskyProjection
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SIDE = 28  # pixels
 CLASSES = 10
@@ -25,7 +30,7 @@ SHARED = 5  # features shown
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one run; the two models differ in their learning rate and weight decay alone."""
+    """Settings of one run; the two models have their own learning rate and weight decay."""
 
     seed: int = 0
     epochs: int = 20
@@ -53,7 +58,7 @@ class Digits:
 
 @contextmanager
 def one_thread():
-    """Matrices this small gain nothing from a second thread, and one gives the same numbers on any number of cores."""
+    """Runs on one thread: small matrices gain nothing from a second, and the numbers are the same on all machines."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -77,7 +82,7 @@ def load_digits(seed: int) -> Digits:
         train.append(members[:cut])
         test.append(members[cut:])
     train, test = torch.cat(train), torch.cat(test)
-    # The first test digit is the one that the demo explains, so it should not always be a 0.
+    # The demo explains the first test digit, which should not always be a 0.
     test = test[torch.randperm(len(test), generator=generator)]
     return Digits(x[train], y[train], x[test], y[test])
 
@@ -86,9 +91,9 @@ def load_digits(seed: int) -> Digits:
 def tversky(digits: Digits, config: Config) -> TverskyProjection:
     """A projection with one prototype a class that starts from the training digits.
 
-    Prototypes start at the mean of their class less half the mean of all, features at random mixtures of digits. Random
-    starting values score half a point more on held-out digits, but leave noise in pixels that no digit uses, and the
-    picture shows prototypes and features as images.
+    Prototypes start at the mean of their class minus half the mean of all digits, features at random mixtures of
+    digits. Random starting values score half a point more on held-out digits, but leave noise in pixels that no digit
+    uses, which the picture would show.
     """
     generator = torch.Generator().manual_seed(config.seed)
     x, y = digits.train_x, digits.train_y
@@ -117,7 +122,7 @@ def train(
     decay: float,
     on_step: Callable[[float], object] = lambda loss: None,
 ) -> None:
-    """Trains for the given epochs; ``on_step`` is told the loss of each batch. A seed gives the same batches."""
+    """Trains for the given epochs, on batches that depend on the seed alone; ``on_step`` gets the loss of each."""
     x, y = digits.train_x, digits.train_y
     generator = torch.Generator().manual_seed(config.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
@@ -134,7 +139,7 @@ def train(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """Share of the test digits that the model gets right, from 0 to 1."""
+    """Accuracy on the test digits, from 0 to 1."""
     return (model(digits.test_x).argmax(-1) == digits.test_y).double().mean().item()
 
 
@@ -144,12 +149,13 @@ def count_parameters(model: nn.Module) -> int:
 
 @torch.no_grad()
 def first_correct(model: nn.Module, digits: Digits) -> int:
-    """Index of the first test digit that the model gets right; 0 where it gets none right."""
+    """Index of the first test digit that the model gets right; 0 if it gets none right."""
     return int((model(digits.test_x).argmax(-1) == digits.test_y).double().argmax())
 
 
 def check_writable(path: Path) -> None:
     """Raises an OSError that says why, if ``picture`` could not write there."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
     try:
         if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
             reason = "it is not a file that may be replaced"
@@ -158,22 +164,62 @@ def check_writable(path: Path) -> None:
         elif not path.parent.is_dir():
             reason = f"there is no folder {path.parent}"
         else:
-            _partial(path).touch(exist_ok=False)
-            _partial(path).unlink()
+            half.touch(exist_ok=False)
+            half.unlink()
             return
     except OSError as error:
         reason = error.strerror
     raise OSError(f"cannot write {path}: {reason}.")
 
 
-def _partial(path: Path) -> Path:
-    """The name under which the picture is written until it is whole; a link is followed, not replaced."""
-    path = path.resolve()
-    return path.with_name(f".{path.name}.{os.getpid()}")
+def show(config: Config, out: Path) -> None:
+    """Trains both models, prints their accuracies and one explanation, and draws the picture."""
+    import matplotlib  # noqa: F401, before training, so that a missing one is noticed
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    with console.status("loading 5,000 digits"):
+        digits = load_digits(config.seed)
+    models = _trained(config, digits, console)
+    table = Table("model", title=f"{len(digits.test_x):,} test digits, {config.epochs} epochs, seed {config.seed}")
+    table.add_column("test accuracy", justify="right")
+    table.add_column("parameters", justify="right")
+    for name, model in models.items():
+        table.add_row(name, f"{accuracy(model, digits):.1%}", f"{count_parameters(model):,}")
+    console.print(table)
+
+    layer = models["TverskyProjection"]
+    assert isinstance(layer, TverskyProjection)
+    index = first_correct(layer, digits)
+    x, label = digits.test_x[index], int(digits.test_y[index])
+    explanation = layer.explain(x, top=SHARED)
+    console.print(f"\nTest digit {index}, a {label}, explained:\n")
+    console.out(str(explanation), highlight=False)
+    picture(layer, x, label, explanation, out)
+    console.out(f"\npicture written to {out}", highlight=False)
+
+
+def _trained(config: Config, digits: Digits, console: Console) -> dict[str, nn.Module]:
+    """Both models after training, with a bar of progress for each."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    models = {
+        "TverskyProjection": (tversky(digits, config), config.tversky_rate, config.tversky_decay),
+        "nn.Linear": (linear(config), config.linear_rate, config.linear_decay),
+    }
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn())
+    with Progress(TextColumn("{task.description:<17}"), *columns, console=console) as bar:
+        tasks = {name: bar.add_task(name, total=config.steps(digits), start=False, loss="     ") for name in models}
+        for name, (model, rate, decay) in models.items():
+            bar.start_task(tasks[name])
+            advance = lambda loss, task=tasks[name]: bar.update(task, advance=1, loss=f"{loss:.3f}")  # noqa: E731
+            train(model, digits, config, rate, decay, advance)
+    return {name: model for name, (model, _, _) in models.items()}
 
 
 def picture(layer: TverskyProjection, x: Tensor, label: int, explanation: Explanation, path: Path) -> None:
-    """Writes a PNG: the digit ``x``, its nearest prototypes, and the features that it shares most with the nearest."""
+    """Writes a PNG of the digit ``x``, its nearest prototypes, and the features it shares most with the nearest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -217,18 +263,14 @@ def picture(layer: TverskyProjection, x: Tensor, label: int, explanation: Explan
     for ax in axes[len(shared) :]:
         ax.set_visible(False)
 
-    partial = _partial(path)
-    try:
-        figure.savefig(partial, format="png", dpi=150)
-        partial.replace(path.resolve())
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(path) as half:
+        figure.savefig(half, format="png", dpi=150)
 
 
 def _show_signed(ax, vector: Tensor) -> None:
-    """One row of weights as an image, 0 in the middle of a colour map that colour-blind readers can tell apart."""
+    """Draws weights as an image, with 0 in the middle of a colour map that is safe for colour-blind readers."""
     image = vector.detach().view(SIDE, SIDE)
-    # A single strong pixel at the rim would make all others pale.
+    # The largest weight, often one pixel at the rim, would make all others pale.
     limit = image.abs().quantile(0.99).item() or 1.0
     ax.imshow(image.numpy(), cmap="PuOr", vmin=-limit, vmax=limit)
 

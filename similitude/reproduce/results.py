@@ -1,4 +1,4 @@
-"""docs/results.md, made from results/: the paper's tables with ours beside them, and where ours come from."""
+"""Results of runs: reading them, grouping them by row, means with standard errors, and tables as Markdown."""
 
 from __future__ import annotations
 
@@ -6,125 +6,135 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .record import RunError, write_text
+from . import EXPERIMENTS, find
+from .record import EXPERIMENTS_RENAMED, RunError, result_of_now
+from .settings import of_row
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-TITLES = {
-    "xor": "XOR by one layer",
-    "mnist": "MNIST",
-    "resnet": "ResNet-50",
-    "ptb": "Penn Treebank",
-    "sevens": "Editing: sevens with a mid stroke",
-    "heads": "Heads on a frozen backbone",
-}
+HOLDS, FAILS, OPEN = "holds", "fails", "open"
 
 
-def found(results: Path, name: str) -> list[dict]:
+class Claim(NamedTuple):
+    """A claim of the paper, whether our results agree, and both numbers."""
+
+    says: str
+    verdict: str
+    paper: str
+    ours: str
+
+
+class Row(NamedTuple):
+    """Runs of one row of a recipe, which differ by their seed alone."""
+
+    recipe: str
+    name: str
+    runs: list[dict]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.runs[0]["config"]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that differ from the recipe."""
+        return of_row(self.name)
+
+    @property
+    def star(self) -> str:
+        """A star if a run has a caveat."""
+        return "*" * any("caveat" in run for run in self.runs)
+
+    def mean(self, key: str) -> float:
+        return float(np.mean([run["result"][key] for run in self.runs]))
+
+    def cell(self, key: str, form: str = ".2f", scale: float = 1, theirs: str = "") -> str:
+        """``with_error`` of a value of the results, with a star if a run has a caveat."""
+        return with_error((scale * run["result"][key] for run in self.runs), form, theirs) + self.star
+
+
+def load(folder: Path, name: str) -> dict[Path, dict]:
     """The results of an experiment that are in the folder, in the order of their names."""
-    out = []
-    for path in sorted(path for path in results.glob(f"{name}-*.json") if path.is_file()):
-        whole, why = None, ""
-        try:
-            whole = json.loads(path.read_text())
-        except (ValueError, OSError):
-            why = "is not JSON"
-        if not why and not (isinstance(whole, dict) and {"experiment", "config", "result"} <= whole.keys()):
-            why = "holds no result"
-        elif whole and whole["experiment"] != name:
-            why = f"is a result of {whole['experiment']}"
-        elif whole and (unknown := unknown_settings(whole)):
-            why = f"is of another version, with a setting {unknown[0]!r}"
-        if why:
-            raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
-        out.append(whole)
-    return out
+    named = [name, *(old for old, now in EXPERIMENTS_RENAMED.items() if now == name)]
+    paths = sorted(path for start in named for path in folder.glob(f"{start}-*.json") if path.is_file())
+    return {path: _checked(path, name) for path in paths}
 
 
-def unknown_settings(whole: dict) -> list[str]:
-    """Settings of a run that its experiment does not have any more, or not yet."""
-    known = {field.name for field in fields(import_module(f".{whole['experiment']}", __package__).Config)}
-    return sorted(whole["config"].keys() - known)
-
-
-def write(path: Path, results: Path) -> None:
-    """The page of all experiments; what was not run says so."""
-    if not results.is_dir():
-        raise RunError(f"no folder {results}; make results with: similitude reproduce xor")
-    lines = [
-        "# Results",
-        "",
-        "Made by `similitude table --docs docs/results.md` from [results](../results): one JSON a run, with settings,",
-        "versions, device, commit, hashes of the data, time and memory.",
-    ]
-    for name, title in TITLES.items():
-        experiment = import_module(f".{name}", __package__)
-        runs = found(results, name)
-        lines += ["", f"## {title}", "", *experiment.NOTE.strip().splitlines(), "", command(name, experiment), ""]
-        if not runs:
-            lines.append("Not run yet.")
-            continue
-        for item in experiment.compare(runs):
-            lines += [markdown(item), ""]
-        # A list's mark in Markdown, as the star happens to be.
-        lines += [*caveats(runs), ""] if caveats(runs) else []
-        lines += [origin(run) for run in runs]
+def _checked(path: Path, name: str) -> dict:
+    """The content of a result.json, or one sentence that says why it is not a result of the experiment."""
+    content, why = None, ""
     try:
-        write_text(path, "\n".join(lines).rstrip() + "\n")
-    except OSError as error:
-        raise RunError(f"cannot write to {path}: {error.strerror}.") from None
+        content = json.loads(path.read_text())
+    except (ValueError, OSError):
+        why = "is not JSON"
+    if not why and not (isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()):
+        why = "holds no result"
+    if content and not why:
+        content = result_of_now(content)
+        if content["experiment"] != name:
+            why = f"is a result of {content['experiment']}"
+        elif unknown := unknown_settings(content):
+            why = f"is of another version, with a setting {unknown[0]!r}"
+        elif content["config"].get("made_up"):
+            why = "was measured on made-up data"
+    if why or not content:
+        raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
+    return content
 
 
-def command(name: str, experiment) -> str:
-    """What runs the experiment."""
-    every = " --all" if hasattr(experiment, "ROWS") else ""
-    others = ", ".join(f"`--recipe {recipe}`" for recipe in experiment.RECIPES if recipe != "paper")
-    options = f", alone and with {others}" if others else ""
-    return f"To run it: `similitude reproduce {name}{every}`{options}. The settings of our runs are below the tables."
+def unknown_settings(content: dict) -> list[str]:
+    """Settings of a run that its experiment does not have in this version."""
+    if content["experiment"] not in EXPERIMENTS:
+        return []
+    known = {field.name for field in fields(find(content["experiment"]).config)}
+    return sorted(content["config"].keys() - known)
 
 
-def markdown(table: Table) -> str:
-    heading = [str(column.header) for column in table.columns]
-    marks = ["--:" if column.justify == "right" else "---" for column in table.columns]
-    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
-    lines = [f"**{table.title}**", ""] + ["| " + " | ".join(map(str, row)) + " |" for row in (heading, marks, *rows)]
-    return "\n".join(lines)
+def by_row(runs: Iterable[dict]) -> list[Row]:
+    """Runs grouped by recipe and row; of runs with the same seed the last one counts."""
+    groups: dict[tuple[str, str], dict[int, dict]] = {}
+    for run in runs:
+        groups.setdefault((run["recipe"], run["row"]), {})[run["config"]["seed"]] = run
+    return [Row(recipe, name, list(group.values())) for (recipe, name), group in groups.items()]
 
 
-def with_error(values: Iterable[float], form: str = ".2f", theirs: str | None = None) -> str:
-    """The mean, of more than one its standard error, and where the paper has a value the difference from that."""
+def with_error(values: Iterable[float], form: str = ".2f", theirs: str = "") -> str:
+    """The mean, its standard error if there are several values, and its difference from the paper's value, if any."""
     own = np.array(list(values))
     error = f" ± {own.std(ddof=1) / np.sqrt(len(own)):.2f}" if len(own) > 1 else ""
     difference = f" ({own.mean() - float(theirs):+{form}})" if theirs and np.isfinite(float(theirs)) else ""
     return f"{own.mean():{form}}{error}{difference}"
 
 
-def mark(runs: list[dict]) -> str:
-    """A star where a result has a caveat: what is wrong with a run that stands until it is run again."""
-    return "*" * any("caveat" in run for run in runs)
+def recipe_title(recipe: str) -> str:
+    return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
 
 
 def caveats(runs: list[dict]) -> list[str]:
-    """What the stars of an experiment's tables mean, a line each."""
+    """What the stars of an experiment's tables mean, one line each."""
     count = Counter(run["caveat"] for run in runs if "caveat" in run)
     return [f"* {n} run{'s' * (n > 1)} of {len(runs)}: {caveat}." for caveat, n in count.most_common()]
 
 
 def origin(run: dict) -> str:
-    """A line on where a result comes from."""
-    # Features that were computed elsewhere come in the place of these.
-    unused = ("source", "data", "size") if run["config"].get("features") else ()
-    config = ", ".join(f"{k} {v}" for k, v in run["config"].items() if not isinstance(v, list) and k not in unused)
-    speed = run["result"].get("tokens_per_second")
+    """One line that says where a result comes from."""
     return (
-        f"- {run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "
-        f"{run['peak_gib']:.1f} GiB{f', {speed:,.0f} tokens/s' if speed else ''}: {config}."
-        f"{f' * {caveat}.' if (caveat := run.get('caveat')) else ''}"
+        f"{run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "
+        f"{run['peak_gib']:.1f} GiB; {run['recipe']} recipe, {run['row'] or 'as it is'}, seed {run['config']['seed']}"
+    )
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown, under its title."""
+    heading = [str(column.header) for column in table.columns]
+    marks = ["--:" if column.justify == "right" else "---" for column in table.columns]
+    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    return "\n".join(
+        [f"**{table.title}**", ""] + ["| " + " | ".join(map(str, row)) + " |" for row in (heading, marks, *rows)]
     )

@@ -1,4 +1,4 @@
-"""The settings of a run: a recipe's, with those that a command names in their place, and those of a table's rows."""
+"""The settings of a run: those of a recipe, changed by ``key=value``, and what each setting may be."""
 
 from __future__ import annotations
 
@@ -6,41 +6,82 @@ import hashlib
 import json
 import math
 import re
+import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from .record import RunError
+from ..form import check_choice
+from .record import RENAMED, RunError
 
-# Settings that no experiment has a meaning for below 0.
-AT_LEAST_0 = {"bank_rate", "batch", "clip", "cost", "difference_rate", "digits", "head_rate", "momentum"}
-AT_LEAST_0 |= {"num_features", "pictures", "size", "text", "warmup", "weight_decay"}
-
-
-def of_recipe(experiment, recipe: str, settings: list[str], smoke: bool = False) -> Any:
-    """The recipe's settings with the given ones in their place; few steps on made-up data for a smoke run."""
-    return changed(usual(experiment, recipe, smoke), settings)
+if TYPE_CHECKING:
+    from . import Experiment
 
 
-def usual(experiment, recipe: str, smoke: bool = False) -> Any:
-    """The recipe's own settings, or with what makes the experiment's smoke run small."""
-    if recipe not in experiment.RECIPES:
-        known = ", ".join(experiment.RECIPES)
-        raise RunError(f"no recipe {recipe!r} for {_name(experiment)}; there are {known}.")
+class Range(NamedTuple):
+    """What a number may be, in words and as a test."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+Count = Annotated[int, Range("1 or more", lambda value: value >= 1)]
+Size = Annotated[int, Range("0 or more", lambda value: value >= 0)]
+Weight = Annotated[float, Range("0 or more", lambda value: value >= 0)]
+Rate = Annotated[float, Range("more than 0", lambda value: value > 0)]
+Dropout = Annotated[float, Range("from 0 to below 1", lambda value: 0 <= value < 1)]
+Share = Annotated[float, Range("between 0 and 1", lambda value: 0 < value < 1)]
+Seed = Annotated[int, Range(f"from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)]
+
+# Settings that do not change a result's row in the tables.
+NO_ROW = ("seed", "checkpoint_every", "snapshots")
+
+
+def check(config: Any) -> None:
+    """Raises ``ValueError`` unless each field is in its type's range or one of its type's choices."""
+    for name, kind in _kinds(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(kind) is Literal:
+            check_choice(name, value, get_args(kind))
+        for bounds in getattr(kind, "__metadata__", ()):
+            if not bounds.holds(value):
+                raise ValueError(f"{name} must be {bounds.words}; got {value}.")
+
+
+@cache
+def _kinds(config: type) -> dict[str, Any]:
+    return get_type_hints(config, include_extras=True)
+
+
+def of_recipe(experiment: Experiment, recipe: str, settings: list[str], smoke: bool = False) -> Any:
+    """The recipe's settings, changed by the given ones; a few steps on made-up data for a smoke run."""
+    config = changed(usual(experiment, recipe, smoke), settings)
+    if not smoke and getattr(config, "made_up", 0):
+        raise RunError(f"made_up={config.made_up} needs --smoke; other runs are on the real data.")
+    return config
+
+
+def usual(experiment: Experiment, recipe: str, smoke: bool = False) -> Any:
+    """The recipe's own settings; with those that make the experiment's smoke run small."""
+    if recipe not in experiment.recipes:
+        known = ", ".join(experiment.recipes)
+        raise RunError(f"no recipe {recipe!r} for {experiment.name}; there are {known}.")
     if not smoke:
-        return experiment.RECIPES[recipe]
-    papers = asdict(experiment.RECIPES["paper"])
-    few = {key: value for key, value in asdict(experiment.SMOKE).items() if value != papers[key]}
-    return replace(experiment.RECIPES[recipe], **few)
+        return experiment.recipes[recipe]
+    papers = asdict(experiment.recipes["paper"])
+    few = {key: value for key, value in asdict(experiment.smoke).items() if value != papers[key]}
+    return replace(experiment.recipes[recipe], **few)
 
 
-def rows(experiment, recipe: str, settings: list[str], smoke: bool = False) -> list[list[str]]:
-    """The settings of each run that the experiment's table is made of; of one that is a single run, the given ones.
+def rows(experiment: Experiment, recipe: str, settings: list[str], smoke: bool = False) -> list[list[str]]:
+    """The settings of each run of the experiment's table, or the given ones if the recipe is a single run.
 
-    A given setting that rows name picks those with its value. Any other holds for all of them.
+    A given setting that rows name selects the rows with its value. Any other applies to all rows.
     """
     wanted = of_recipe(experiment, recipe, settings, smoke)
-    table = getattr(experiment, "ROWS", {}).get(recipe, [[]])
+    table = experiment.rows.get(recipe, [[]])
     named = {_key(setting) for row in table for setting in row}
     for key in (_key(setting) for setting in settings if _key(setting) in named):
         value_of = lambda row, k=key: getattr(of_recipe(experiment, recipe, row), k)  # noqa: E731
@@ -49,64 +90,67 @@ def rows(experiment, recipe: str, settings: list[str], smoke: bool = False) -> l
         if not table:
             there = ", ".join(dict.fromkeys(str(value_of(row)) for row in naming))
             raise RunError(
-                f"no such row of {_name(experiment)} has {key}={getattr(wanted, key)}; there is {there or 'none'}."
+                f"no such row of {experiment.name} has {key}={getattr(wanted, key)}; there is {there or 'none'}."
             )
     common = [setting for setting in settings if _key(setting) not in named]
     return [[*row, *common] for row in table]
 
 
-def label(experiment, recipe: str, config: Any, smoke: bool = False) -> str:
-    """The name of a run's folder and result: recipe, what is not as in it, and seed."""
-    own = usual(experiment, recipe, smoke)
-    names = [f.name for f in fields(config) if f.name != "seed" and getattr(config, f.name) != getattr(own, f.name)]
-    parts = [f"{name}_{_part(getattr(config, name))}" for name in names]
-    changes = _short("-".join(parts), 160)
-    return "-".join(
-        [_name(experiment), f"{'smoke-' * smoke}{recipe}", *([changes] if parts else []), f"seed{config.seed}"]
-    )
+def row(experiment: Experiment, recipe: str, config: Any, smoke: bool = False) -> str:
+    """The settings that differ from the recipe, as a command has them; runs of a row differ by their seed alone."""
+    changes = _changes(experiment, recipe, config, smoke).items()
+    text = lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)  # noqa: E731
+    return shlex.join(f"{name}={text(value)}" for name, value in changes if name not in NO_ROW)
+
+
+def of_row(row: str) -> dict[str, str]:
+    """The settings that a row names."""
+    return dict(setting.split("=", 1) for setting in shlex.split(row))
+
+
+def label(experiment: Experiment, recipe: str, config: Any, smoke: bool = False) -> str:
+    """The name of a run's folder and result: recipe, settings that differ from it, and seed."""
+    changes = _changes(experiment, recipe, config, smoke)
+    changes.pop("seed", None)
+    parts = _short("-".join(f"{name}_{_part(value)}" for name, value in changes.items()), 160)
+    return "-".join([experiment.name, f"{'smoke-' * smoke}{recipe}", *([parts] if parts else []), f"seed{config.seed}"])
+
+
+def _changes(experiment: Experiment, recipe: str, config: Any, smoke: bool) -> dict[str, Any]:
+    own, mine = (vars(c) for c in (usual(experiment, recipe, smoke), config))
+    return {name: value for name, value in mine.items() if value != own[name]}
 
 
 def _part(value: object) -> str:
-    """A value as a part of a file's name."""
+    """The value as part of a file's name."""
     text = "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return _short(re.sub(r"[^\w.]+", "_", text), 40)
 
 
 def _short(text: str, most: int) -> str:
-    """The text or, of one that is too long, as a path may be, the end and a hash of all of it."""
+    """The text, or the end of one that is too long with a hash of all of it."""
     if len(text) <= most:
         return text
     return f"{text[16 - most :].lstrip('-_')}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _name(experiment) -> str:
-    return experiment.__name__.rpartition(".")[2]
 
 
 def _key(setting: str) -> str:
     return setting.partition("=")[0]
 
 
-def changed(config, settings: list[str]):
+def changed(config: Any, settings: list[str]) -> Any:
     """The dataclass with ``key=value`` settings, each value read as its field's type."""
     known = {f.name: getattr(config, f.name) for f in fields(config)}
     values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
+        if RENAMED.get(key) in known and key not in known:
+            raise RunError(f"{key} is called {RENAMED[key]} now; give {RENAMED[key]}={text}.")
         if not equals or key not in known:
             raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
         if key in values:
             raise RunError(f"{key} is set twice; give one value.")
         values[key] = _read(key, text, known[key])
-    for key, value in values.items():
-        if key == "lr" and not value > 0:
-            raise RunError(f"lr must be more than 0; got {value}.")
-        if key == "dropout" and not 0 <= value < 1:
-            raise RunError(f"dropout must be from 0 to below 1; got {value}.")
-        if key == "seed" and not 0 <= value < 2**32:
-            raise RunError(f"seed must be from 0 to {2**32 - 1}; got {value}.")
-        if key in AT_LEAST_0 and isinstance(value, int | float) and value < 0:
-            raise RunError(f"{key} must be 0 or more; got {value}.")
     try:
         return replace(config, **values)
     except ValueError as error:
@@ -114,7 +158,7 @@ def changed(config, settings: list[str]):
 
 
 def _read(key: str, text: str, now: object):
-    """The text as a value of the kind that the setting has now; lists are separated by commas."""
+    """The text as a value of the present value's type; commas separate the items of a list."""
     if isinstance(now, str):
         return text
     if isinstance(now, tuple):

@@ -1,15 +1,16 @@
 """XOR by a single Tversky projection: the paper's grid of 11,664 models, trained together as one batched program.
 
-Models are stacked along a leading axis: prototypes ``[M, 2, D]``, features ``[M, K, D]``, α, β, θ ``[M, 1, 1]``. They
-do not meet in any operation, and Adam is element-wise, so each is trained as if alone.
+Models are stacked along a leading axis: prototypes ``[M, 2, D]``, features ``[M, K, D]``, α, β, θ ``[M, 1, 1]``. No
+operation mixes them, and Adam is element-wise, so each model trains as if alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +21,11 @@ from ..initialize import fill_
 from ..nn import TverskyProjection
 from ..ops import reference, separable
 from ..optim import parameter_groups
+from . import Experiment
 from .loop import captured
 from .record import Record, paper
+from .results import FAILS, HOLDS, OPEN, Claim
+from .settings import Count, Seed, Weight, check, of_row
 
 POINTS = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 LABELS = [0, 1, 1, 0]
@@ -30,51 +34,34 @@ INITS = ("uniform", "normal", "orthogonal")
 AXES = ("intersection", "difference", "normalize", "num_features", "prototypes_init", "features_init", "seed")
 
 
-NOTE = """
-A single Tversky projection learns XOR, or does not, over the paper's grid: 6 intersections × 2 differences × 2
-normalisations × 6 sizes of the bank × 9 starting distributions × 9 seeds, 11,664 models (the paper says 12,960, and its
-own factors give 11,664). p(conv) is the share of models that get all four points right after 1000 steps of Adam.
-The paper's numbers are those of `level="set"`. Its gmean is NaN, and counts as never converging; ours is finite.
-`--recipe tuned` trains product + subtractmatch at feature level from calibrated starts, with a leak (ops/leak.py), and
-α and β at ten times the rate.
-
-**What holds:** one layer learns XOR, as no linear layer can, and from the paper's starts most models do not. Uniform
-starts are best and orthogonal ones worst, unnormalised vectors are better, and of the reductions that work in the paper
-subtractmatch with product or mean is best at set level. **What does not:** gmean need not fail, and with subtractmatch
-it is better than those; at feature level so is softmin. And the failures are of training, not of what the layer can
-compute: by the tuned recipe there are none from four features on. It takes all of it: calibrated starts alone, without
-the leak and the rate of α and β, learn less often than uniform ones of the paper.
-"""
-
-
 @dataclass(frozen=True)
 class Config:
-    """The paper's grid. Its rate is not printed: of 0.01, 0.0125 and 0.016 the second is nearest to its numbers.
+    """The paper's grid. It prints no learning rate: of 0.01, 0.0125 and 0.016 the second is nearest to its numbers.
 
-    start: "paper", the whole grid, or "calibrated": only product + subtractmatch, in layers with the library's starting
-    values, a rate of α and β of their own, and the ``leak``.
+    Args:
+        seeds: Models with the same options.
+        start: "paper" trains the whole grid; "calibrated" trains only product + subtractmatch, in layers with the
+            library's starting values.
+        leak, difference_rate: For calibrated layers: the layer's leak, and a factor of the learning rate of α and β.
     """
 
-    level: str = "set"
+    level: Literal["set", "feature"] = "set"
     num_features: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    seeds: int = 9
-    seed: int = 0
-    steps: int = 1000
-    lr: float = 0.0125
-    start: str = "paper"
+    seeds: Count = 9
+    seed: Seed = 0
+    steps: Count = 1000
+    lr: Weight = 0.0125
+    start: Literal["paper", "calibrated"] = "paper"
     leak: float = 0.0
-    difference_rate: float = 1.0
+    difference_rate: Weight = 1.0
 
     def __post_init__(self):
-        if self.start not in ("paper", "calibrated"):
-            raise ValueError(f"start must be paper or calibrated; got {self.start!r}.")
+        check(self)
         if self.start == "paper" and (self.leak, self.difference_rate) != (0, 1):
             given = f"leak={self.leak}" if self.leak else f"difference_rate={self.difference_rate}"
             raise ValueError(f"{given} needs start=calibrated; the paper's grid has none.")
-        if self.level not in ("set", "feature"):
-            raise ValueError(f"level must be set or feature; got {self.level!r}.")
-        if self.seeds < 1 or self.steps < 1 or not self.num_features or min(self.num_features) < 1:
-            raise ValueError("seeds, steps and num_features must be 1 or more.")
+        if not self.num_features or min(self.num_features) < 1:
+            raise ValueError(f"num_features must be a list of numbers of 1 or more; got {self.num_features}.")
         if len(set(self.num_features)) < len(self.num_features):
             raise ValueError(f"each of num_features may be named once; got {', '.join(map(str, self.num_features))}.")
         Form.of("product", "subtractmatch", self.level, leak=self.leak)
@@ -89,29 +76,24 @@ SMOKE = Config(num_features=(1, 4), seeds=1, steps=30)
 
 
 class Models(NamedTuple):
-    """What is learned of M models."""
+    """The parameters of M models."""
 
     prototypes: Tensor  # [M, 2, D]
     features: Tensor  # [M, K, D]
     constants: Tensor  # [3, M, 1, 1], α, β, θ
 
 
-def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
-    """p(conv) and the rest by every factor, as the paper's four tables. A stopped run goes on after its last bucket."""
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+    """p(conv) by every factor, as the paper's four tables; a checkpoint follows each size of the bank."""
     if config.start == "calibrated":
-        return run_calibrated(config, record, report)
+        return run_calibrated(config, record, progress)
     loss, right = np.zeros(shape(config), np.float32), np.zeros(shape(config), np.uint8)
     done, kept, _ = record.load() or (0, {}, {})
     if kept:
         loss, right = kept["loss"].numpy(), kept["right"].numpy()
-    for position, K in enumerate(config.num_features):
-        if position < done:
-            continue
+    for position, K in list(enumerate(config.num_features))[done:]:
         at = (slice(None), slice(None), slice(None), position)
-        tell = lambda step, value, p=position, k=K: report(  # noqa: E731
-            p * config.steps + step, len(config.num_features) * config.steps, f"K = {k}", loss=value
-        )
-        losses, correct = train(config, K, record.device, tell)
+        losses, correct = train(config, K, record.device, partial(_tell, config, progress, position))
         loss[at], right[at] = losses.reshape(loss[at].shape), correct.reshape(right[at].shape)
         record.save(position + 1, {"loss": torch.from_numpy(loss), "right": torch.from_numpy(right)})
         record.log(position + 1, p_conv=float((right[at] == 4).mean()), loss=float(loss[at].mean()))
@@ -119,27 +101,30 @@ def run(config: Config, record: Record, report: Callable[..., None]) -> dict:
     return {
         "models": loss.size,
         "p_conv": float((right == 4).mean()),
-        "tables": tables(config, loss, right),
-        "without_gmean": tables(config, loss, without_gmean(right)),
+        "tables": averages(config, loss, right),
+        "without_gmean": averages(config, loss, without_gmean(right)),
     }
 
 
-def run_calibrated(config: Config, record: Record, report: Callable[..., None]) -> dict:
-    """p(conv) by K of layers that start calibrated, and how many prototypes and features are dead, before and after."""
+def _tell(config: Config, progress: Callable[..., object], position: int, step: int, loss: float) -> None:
+    total = len(config.num_features) * config.steps
+    progress(position * config.steps + step, total, f"K = {config.num_features[position]}", loss=loss)
+
+
+def run_calibrated(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+    """p(conv) by K of layers that start calibrated, and the shares of dead prototypes and features before and after."""
     _, _, state = record.load() or (0, {}, {})
     rows: list[dict] = state.get("rows", [])
     for position, K in list(enumerate(config.num_features))[len(rows) :]:
-        tell = lambda step, value, p=position, k=K: report(  # noqa: E731
-            p * config.steps + step, len(config.num_features) * config.steps, f"K = {k}", loss=value
-        )
+        tell = partial(_tell, config, progress, position)
         rows.append({"num_features": K, "n": config.seeds, **train_calibrated(config, K, record.device, tell)})
         record.save(position + 1, {}, {"rows": rows})
         record.log(position + 1, p_conv=rows[-1]["p_conv"], loss=rows[-1]["loss"])
     return {"models": config.seeds * len(rows), "p_conv": float(np.mean([r["p_conv"] for r in rows])), "rows": rows}
 
 
-def train_calibrated(config: Config, K: int, device: str, report: Callable[[int, float], None]) -> dict:
-    """What came of one layer a seed with K features: layers are stacked, and each is trained as if alone."""
+def train_calibrated(config: Config, K: int, device: str, tell: Callable[[int, float], None]) -> dict:
+    """Loss, accuracy, p(conv) and dead shares of one layer a seed with K features; layers train stacked."""
     options: dict = {"intersection": "product", "difference": "subtractmatch", "level": config.level}
     layers = []
     with torch.random.fork_rng(devices=[]):
@@ -166,7 +151,7 @@ def train_calibrated(config: Config, K: int, device: str, report: Callable[[int,
         each.sum().backward()
         optimizer.step()
         if i % 50 == 49 or i + 1 == config.steps:
-            report(i + 1, each.detach().mean().item())
+            tell(i + 1, each.detach().mean().item())
     with torch.no_grad():
         right = (answer(stacked).argmax(-1) == y).sum(-1)
         loss = losses().mean().item()
@@ -183,9 +168,9 @@ def train_calibrated(config: Config, K: int, device: str, report: Callable[[int,
 
 @torch.no_grad()
 def dead(prototypes: Tensor, features: Tensor, x: Tensor) -> dict[str, float]:
-    """Share of prototypes that have no feature, and of features that no prototype and none of ``x`` has.
+    """Share of prototypes without a feature, and of features that neither a prototype nor any of ``x`` has.
 
-    Without a leak neither would get a gradient again. ``[..., P, D]``, ``[..., K, D]``, ``[N, D]``.
+    Without a leak neither gets a gradient again. ``[..., P, D]``, ``[..., K, D]``, ``[N, D]``.
     """
     by_prototypes, by_objects = prototypes @ features.mT > 0, x @ features.mT > 0
     nobody = ~(by_prototypes.any(-2) | by_objects.any(-2))
@@ -194,7 +179,7 @@ def dead(prototypes: Tensor, features: Tensor, x: Tensor) -> dict[str, float]:
 
 
 def without_gmean(right: np.ndarray) -> np.ndarray:
-    """The outcome with gmean failing always, as in the paper, where it is NaN: log 0 meets the empty set of [0, 0]."""
+    """Right answers with gmean counted as failing, as in the paper, where the empty set of [0, 0] makes it NaN."""
     other = right.copy()
     other[INTERSECTIONS.index("gmean")] = 0
     return other
@@ -206,7 +191,7 @@ def shape(config: Config) -> tuple[int, ...]:
 
 
 def start(config: Config, K: int, device: str) -> Models:
-    """Models of one bucket, in the order of AXES without num_features; a seed starts the same whatever the options."""
+    """Models with K features, in the order of AXES without num_features; a seed has the same start for all options."""
     prototypes, features = [], []
     for a, b, seed in itertools.product(range(3), range(3), range(config.seeds)):
         for into, drawn in zip((prototypes, features), draw(config, K, a, b, seed), strict=True):
@@ -218,15 +203,15 @@ def start(config: Config, K: int, device: str) -> Models:
 
 
 def draw(config: Config, K: int, a: int, b: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Prototypes and features that a model starts with; a and b are the places of their distributions in INITS."""
+    """Starting prototypes and features of a model; a and b are the places of their distributions in INITS."""
     torch.manual_seed(((config.seed * 1000 + seed) * 3 + a) * 3 + b)
     return fill_(torch.empty(2, 2), INITS[a]), fill_(torch.empty(K, 2), INITS[b])
 
 
 def alone(config: Config, K: int, at: Mapping[str, int]) -> tuple[TverskyProjection, int]:
-    """One model of the grid, trained as it is there, as a layer to look at, and how many of the four points are right.
+    """One model of the grid, trained again as a layer, and how many of the four points it gets right.
 
-    K may be another than the grid's. at: its place on each of the other AXES, as in outcomes.npz.
+    K need not be one of the grid's. at: the model's place on each of the other AXES, as in outcomes.npz.
     """
     options: dict = {"intersection": INTERSECTIONS[at["intersection"]], "difference": DIFFERENCES[at["difference"]]}
     with torch.random.fork_rng(devices=[]):
@@ -249,7 +234,7 @@ def alone(config: Config, K: int, at: Mapping[str, int]) -> tuple[TverskyProject
 def similarities(models: Models, x: Tensor, level: str) -> Tensor:
     """S of the points ``[4, D]`` to both prototypes of all models, ``[M, 4, 2]``; models are in the order of ``start``.
 
-    What the options have in common is computed once for all: the sums u and v over shared features, and saliences.
+    The sums u and v over shared features and the saliences are computed once for all options.
     """
     prototypes, features, constants = models
     M, groups = len(features), len(INTERSECTIONS) * len(DIFFERENCES)
@@ -269,7 +254,7 @@ def similarities(models: Models, x: Tensor, level: str) -> Tensor:
 
 
 def _shared(intersection: str, level: str, a: Tensor, b: Tensor, u: Tensor, v: Tensor, least: Tensor) -> Tensor:
-    """f(A∩B) of the models with one intersection, from the sums that all have."""
+    """f(A∩B) of the models with one intersection, from the common sums."""
     if intersection == "product":
         return separable.product(a, b)
     if intersection == "gmean":
@@ -281,8 +266,8 @@ def _shared(intersection: str, level: str, a: Tensor, b: Tensor, u: Tensor, v: T
     return reference.pooled(u, v, intersection)
 
 
-def train(config: Config, K: int, device: str, report: Callable[[int, float], None]) -> tuple[np.ndarray, np.ndarray]:
-    """Losses and numbers of right answers, of 4, after training of all models with K features, ``[M]``."""
+def train(config: Config, K: int, device: str, tell: Callable[[int, float], None]) -> tuple[np.ndarray, np.ndarray]:
+    """Losses and right answers, of 4, of all models with K features after training, ``[M]``."""
     models = start(config, K, device)
     x, y = torch.tensor(POINTS, device=device), torch.tensor(LABELS, device=device)
     optimizer = torch.optim.Adam(models, lr=config.lr, capturable=device == "cuda")
@@ -304,13 +289,13 @@ def train(config: Config, K: int, device: str, report: Callable[[int, float], No
     for i in range(config.steps):
         each = advance()
         if i % 50 == 49 or i + 1 == config.steps:
-            report(i + 1, each.detach().nanmean().item())
+            tell(i + 1, each.detach().nanmean().item())
     with torch.no_grad():
         S = similarities(models, x, config.level)
         return losses().cpu().numpy(), (S.argmax(-1) == y).sum(-1).cpu().numpy()
 
 
-def tables(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict]]:
+def averages(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict]]:
     """The paper's four tables: means and standard errors over all models that share some factors."""
     names: dict[str, tuple] = {
         "intersection": INTERSECTIONS,
@@ -321,14 +306,15 @@ def tables(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, lis
         "features_init": INITS,
     }
     return {
-        "by_reductions": table(names, loss, right, "intersection", "difference"),
-        "by_init": table(names, loss, right, "features_init", "prototypes_init"),
-        "by_normalize": table(names, loss, right, "normalize"),
-        "by_num_features": table(names, loss, right, "num_features"),
+        "by_reductions": average(names, loss, right, "intersection", "difference"),
+        "by_init": average(names, loss, right, "features_init", "prototypes_init"),
+        "by_normalize": average(names, loss, right, "normalize"),
+        "by_num_features": average(names, loss, right, "num_features"),
     }
 
 
-def table(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors: str) -> list[dict]:
+def average(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors: str) -> list[dict]:
+    """Means and standard errors by the values of some factors, best p(conv) first."""
     rows = []
     for values in itertools.product(*(range(len(names[f])) for f in factors)):
         at: list = [slice(None)] * len(AXES)
@@ -345,13 +331,6 @@ def table(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors
     return sorted(rows, key=lambda row: -row["p_conv"])
 
 
-def summary(whole: dict) -> list:
-    """The run's tables, for people."""
-    result, level, start = whole["result"], whole["config"]["level"], whole["config"].get("start", "paper")
-    first = f"{result['models']:,} models at {level} level, {start} start: p(conv) {result['p_conv']:.3f}"
-    return [first, *compare([whole])]
-
-
 FACTORS = {
     "by_reductions": ("intersection", "difference"),
     "by_init": ("features_init", "prototypes_init"),
@@ -360,47 +339,59 @@ FACTORS = {
 }
 
 
-def named(config: dict) -> str:
-    """A run's level, and what else is not as in the paper."""
-    usual = asdict(Config())
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k != "level"}
-    return f"{config['level']} level" + "".join(f", {k} {v}" for k, v in given.items() if v != usual[k])
+def summary(content: dict) -> list:
+    """The run's p(conv), and its tables."""
+    result, config = content["result"], content["config"]
+    start = config.get("start", "paper")
+    first = f"{result['models']:,} models at {config['level']} level, {start} start: p(conv) {result['p_conv']:.3f}"
+    return [first, *tables([content])]
 
 
-def compare(results: list[dict]) -> list:
-    """The paper's four tables, with our p(conv) at each level beside it, and one of calibrated starts.
+def heading(run: dict) -> str:
+    """A run's level, and what else differs from the recipe."""
+    others = (f", {key} {value}" for key, value in of_row(run["row"]).items() if key != "level")
+    seed = run["config"]["seed"]
+    return f"{run['config']['level']} level{''.join(others)}{f', seed {seed}' if seed else ''}"
 
-    In the paper gmean is NaN and never converges. Here it does, and stands in the table of reductions as it is; in mean
-    differences, and in the other tables, it counts as in the paper.
+
+def tables(runs: list[dict]) -> list:
+    """The paper's four tables, with our p(conv) at each level beside it, and one table of calibrated starts.
+
+    The paper's gmean is NaN and never converges. Ours converges: the table of reductions shows it as it is, and mean
+    distances and the other tables count it as the paper does.
     """
+    calibrated = [run for run in runs if run["config"].get("start") == "calibrated"]
+    grids = [run for run in runs if run not in calibrated]
+    # Two runs fit beside the paper into 80 columns.
+    pairs = [grids[i : i + 2] for i in range(0, len(grids), 2)]
+    return [_by_features(calibrated)] * bool(calibrated) + [_grid(name, pair) for name in FACTORS for pair in pairs]
+
+
+def _grid(name: str, runs: list[dict]):
+    """One of the paper's tables beside some runs."""
     from rich.table import Table
 
-    calibrated = [r for r in results if r["config"].get("start") == "calibrated"]
-    results = [r for r in results if r not in calibrated]
-    out = [_by_features(calibrated)] if calibrated else []
-    # Two runs fit beside the paper into 80 columns.
-    pairs = [results[i : i + 2] for i in range(0, len(results), 2)]
-    for (name, factors), results in itertools.product(FACTORS.items(), pairs):
-        which = "tables" if name == "by_reductions" else "without_gmean"
-        ours = {named(r["config"]): {_key(row, factors): row for row in r["result"][which][name]} for r in results}
-        title = f"p(conv) {name.replace('_', ' ')}" + ("" if which == "tables" else ", gmean counted as in the paper")
-        table = Table(*(f.replace("_", " ") for f in factors), title=title)
-        for heading in ("paper", *(f"ours, {run}" for run in ours)):
-            table.add_column(heading, justify="right")
-        differences: dict[str, list[float]] = {run: [] for run in ours}
-        for row in paper(f"xor_{name}"):
-            cells = []
-            for run, rows in ours.items():
-                mine = rows.get(_key(row, factors))
-                cells.append(_with_error(mine) if mine else "–")
-                if mine and "gmean" not in _key(row, factors):
-                    differences[run].append(abs(mine["p_conv"] - float(row["p_conv"])))
-            table.add_row(*_key(row, factors), _with_error(row), *cells)
-        means = [f"{sum(d) / len(d):.3f}" if d else "–" for d in differences.values()]
-        table.add_section()
-        table.add_row("mean distance", *[""] * (len(factors) - 1), "", *means)
-        out.append(table)
-    return out
+    factors, which = FACTORS[name], "tables" if name == "by_reductions" else "without_gmean"
+    ours = {heading(run): {_key(row, factors): row for row in run["result"][which][name]} for run in runs}
+    title = f"p(conv) {name.replace('_', ' ')}" + ("" if which == "tables" else ", gmean counted as in the paper")
+    table = Table(*(f.replace("_", " ") for f in factors), title=title)
+    for head in ("paper", *(f"ours, {run}" for run in ours)):
+        table.add_column(head, justify="right")
+    theirs = {_key(row, factors): row for row in paper(f"xor_{name}")}
+    for key, row in theirs.items():
+        cells = (_with_error(rows[key]) if key in rows else "–" for rows in ours.values())
+        table.add_row(*key, _with_error(row), *cells)
+    table.add_section()
+    means = (_distance(theirs, rows) for rows in ours.values())
+    table.add_row("mean distance", *[""] * (len(factors) - 1), "", *means)
+    return table
+
+
+def _distance(theirs: dict[tuple, dict], ours: dict[tuple, dict]) -> str:
+    """Mean distance of p(conv) from the paper's, over all lines but those of gmean."""
+    keys = [key for key in theirs if key in ours and "gmean" not in key]
+    distances = [abs(ours[key]["p_conv"] - float(theirs[key]["p_conv"])) for key in keys]
+    return f"{sum(distances) / len(distances):.3f}" if distances else "–"
 
 
 def _by_features(runs: list[dict]):
@@ -408,10 +399,10 @@ def _by_features(runs: list[dict]):
     from rich.table import Table
 
     table = Table("num features", title="p(conv) of product + subtractmatch, calibrated start")
-    configs = [r["config"] for r in runs]
-    by_runs = [f"ours, {c['level']} level, rate {c['lr']}, leak {c['leak']}, seed {c['seed']}" for c in configs]
-    for heading in ("paper, mean of reductions", "paper, best reductions, any K", *by_runs):
-        table.add_column(heading, justify="right")
+    configs = [run["config"] for run in runs]
+    own = [f"ours, {c['level']} level, rate {c['lr']}, leak {c['leak']}, seed {c['seed']}" for c in configs]
+    for head in ("paper, mean of reductions", "paper, best reductions, any K", *own):
+        table.add_column(head, justify="right")
     mean = {int(float(row["num_features"])): row for row in paper("xor_by_num_features")}
     best = max(paper("xor_by_reductions"), key=lambda row: float(row["p_conv"]))
     for K in sorted({row["num_features"] for r in runs for row in r["result"]["rows"]}):
@@ -428,3 +419,55 @@ def _with_error(row: dict) -> str:
 def _key(row: dict, factors: tuple[str, ...]) -> tuple[str, ...]:
     """The factors of a row as text; the paper's CSV writes feature counts as floats."""
     return tuple(str(row[f]).removesuffix(".0") for f in factors)
+
+
+def claims(runs: list[dict]) -> list[Claim]:
+    own = next((run for run in runs if (run["recipe"], run["row"], run["config"]["seed"]) == ("paper", "", 0)), None)
+    theirs = {
+        name: {_key(row, by): float(row["p_conv"]) for row in paper(f"xor_{name}")} for name, by in FACTORS.items()
+    }
+    if own is None:
+        return [Claim(says, OPEN, numbers, "not run") for says, _, numbers in _judged(theirs)]
+    tables = own["result"]["without_gmean"] | {"by_reductions": own["result"]["tables"]["by_reductions"]}
+    ours = {name: {_key(row, by): row["p_conv"] for row in tables[name]} for name, by in FACTORS.items()}
+    pairs = zip(_judged(theirs), _judged(ours), strict=True)
+    return [Claim(says, HOLDS if holds else FAILS, numbers, mine) for (says, _, numbers), (_, holds, mine) in pairs]
+
+
+def _judged(p: dict[str, dict[tuple, float]]) -> Iterator[tuple[str, bool, str]]:
+    """The paper's claims, whether p(conv) by factor agrees with each, and its numbers."""
+    reductions, init, normal, sizes = (p[name] for name in FACTORS)
+    first = lambda values: max(values, key=lambda key: values[key])  # noqa: E731
+    top, start, size, largest = first(reductions), first(init), first(sizes), max(sizes, key=lambda key: int(key[0]))
+    best, runner_up = reductions["product", "subtractmatch"], sorted(init.values())[-2]
+    yield (
+        "One Tversky projection learns XOR, which no linear layer can.",
+        reductions[top] > 0,
+        f"p(conv) up to {reductions[top]:.2f}",
+    )
+    yield "One feature is enough.", sizes["1",] > 0, f"{sizes['1',]:.2f}"
+    yield (
+        "Uniform starts converge most often.",
+        start == ("uniform", "uniform"),
+        f"{init['uniform', 'uniform']:.2f}, then {runner_up:.2f}",
+    )
+    yield (
+        "Normalised vectors converge less often.",
+        normal["True",] < normal["False",],
+        f"{normal['False',]:.2f} → {normal['True',]:.2f}",
+    )
+    yield (
+        "product + subtractmatch converges most often.",
+        reductions[top] <= best,
+        f"{best:.2f}" + (f"; {' + '.join(top)} {reductions[top]:.2f}" if reductions[top] > best else ""),
+    )
+    yield (
+        "Convergence does not grow steadily with the number of features.",
+        size != largest,
+        f"{sizes[size]:.2f} with {size[0]}, {sizes[largest]:.2f} with {largest[0]}",
+    )
+
+
+EXPERIMENT = Experiment(
+    "xor", "XOR by one layer", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS, figures="xor.of_xor"
+)

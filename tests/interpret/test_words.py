@@ -268,7 +268,7 @@ def test_names_of_words_that_have_some_are_refused(tmp_path):
 
 @pytest.fixture
 def lists():
-    """docs/figures/words.py, which prints the lists of words in docs/reading.md."""
+    """docs/figures/words.py, which prints the lists of words in docs/results/words.md."""
     path = Path(__file__).parents[2] / "docs" / "figures" / "words.py"
     spec = importlib.util.spec_from_file_location("lists", path)
     module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ pytest.importorskip("rich")
 
 from typer.testing import CliRunner
 
-from similitude import __version__, cli
+from similitude import __version__, cli, doctor
 from similitude.reproduce import demo
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -74,7 +74,7 @@ def test_missing_cli_extra_is_one_sentence(monkeypatch, capsys, missing):
 def test_doctor_lists_every_library_and_backend():
     result = invoke("doctor")
     assert result.exit_code == 0
-    for library in ("similitude", "python", "torch", "numpy", "safetensors", *cli.LIBRARIES):
+    for library in ("similitude", "python", "torch", "numpy", "safetensors", *doctor.LIBRARIES):
         assert f"\n{library}: " in "\n" + result.stdout
     for backend in F.BACKENDS:
         assert f"\n  {backend}: " in result.stdout
@@ -84,9 +84,9 @@ def test_doctor_lists_every_library_and_backend():
 
 @pytest.mark.parametrize("wrong", [1.0, float("nan")])
 def test_doctor_fails_on_a_wrong_answer(monkeypatch, wrong):
-    right = cli.try_projection
+    right = doctor.try_projection
     monkeypatch.setattr(
-        cli, "try_projection", lambda backend, device: right(backend, device) + (wrong if backend == "torch" else 0)
+        doctor, "try_projection", lambda backend, device: right(backend, device) + (wrong if backend == "torch" else 0)
     )
     result = invoke("doctor")
     assert result.exit_code == 1
@@ -96,14 +96,14 @@ def test_doctor_fails_on_a_wrong_answer(monkeypatch, wrong):
 
 @pytest.mark.parametrize(("backend", "code"), [("torch", 0), ("auto", 1)])
 def test_doctor_says_why_a_backend_cannot_run(monkeypatch, backend, code):
-    right = cli.try_projection
+    right = doctor.try_projection
 
     def refuse(name: str, device: torch.device) -> torch.Tensor:
         if name == backend:
             raise RuntimeError("it needs a CUDA device.\nand more lines")
         return right(name, device)
 
-    monkeypatch.setattr(cli, "try_projection", refuse)
+    monkeypatch.setattr(doctor, "try_projection", refuse)
     result = invoke("doctor")
     assert result.exit_code == code
     assert f"  {backend}: no, it needs a CUDA device.\n" in result.stdout
@@ -128,7 +128,7 @@ def test_unwritable_picture_is_one_sentence_before_any_training(monkeypatch, tmp
     def no_training(*arguments):
         raise AssertionError("the demo began")
 
-    monkeypatch.setattr(cli, "run_demo", no_training)
+    monkeypatch.setattr(demo, "show", no_training)
     (tmp_path / "folder.png").mkdir()
     result = invoke("demo", "--out", str(tmp_path / out))
     assert result.exit_code == 1
@@ -152,7 +152,7 @@ def test_interrupted_demo_is_one_line(monkeypatch, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_demo", interrupt)
+    monkeypatch.setattr(demo, "show", interrupt)
     result = invoke("demo", "--out", str(tmp_path / "digit.png"))
     assert result.exit_code == 130
     assert result.stderr == "stopped; no picture was written.\n"

@@ -15,7 +15,6 @@ from similitude.interpret import figures
 from similitude.reproduce import xor
 from similitude.reproduce.figures.curves import alpha_beta_theta, training
 from similitude.reproduce.figures.ptb import perplexity
-from similitude.reproduce.figures.runs import Run
 from similitude.reproduce.figures.xor import convergence_bars
 
 NAME = r'<script>alert("$x_1$")</script> & Ġgood'
@@ -98,15 +97,6 @@ def test_nothing_to_draw_is_one_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         make()
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "made_up"), [({"made_up": 3}, 3), ({"digits": 0}, 0), ({"pictures": 4}, 4), ({"text": 5}, 5), ({}, 0)]
-)
-def test_settings_of_a_result_are_found_under_their_old_names_too(config, made_up):
-    run = Run("a", {"config": {**config, "model": "baseline"}}, "")
-    assert (run.made_up, run.network) == (made_up, "baseline")
-    assert run._replace(whole={"config": {"network": "tversky-head", "model": 0}}).network == "tversky-head"
 
 
 def test_a_model_trained_alone_is_the_one_in_the_grid():

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 from html.parser import HTMLParser
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from similitude import cli
-from similitude.reproduce import mnist, xor
+from similitude.reproduce import EXPERIMENTS, find, mnist, xor
 from similitude.reproduce.figures import gallery
 from similitude.reproduce.figures import mnist as figures_mnist
 from similitude.reproduce.figures import ptb as figures_ptb
@@ -36,7 +35,7 @@ FIGURES = {
     "mnist": {"mnist-training", "mnist-prototypes", "mnist-smoothed", "mnist-evolution", *EXAMPLES},
     "resnet": {"resnet-training-made-up-pictures--scratch", "resnet-constants"},
     "ptb": {"ptb-training", "ptb-perplexity-scratch-tied", "ptb-constants"},
-    "sevens": {"sevens-images"},
+    "editing": {"sevens-images"},
 }
 
 
@@ -45,9 +44,9 @@ def runs(tmp_path_factory):
     """A folder with a smoke run of each experiment."""
     folder = tmp_path_factory.mktemp("runs")
     for name in FIGURES:
-        experiment = import_module(f"similitude.reproduce.{name}")
-        record = Record(folder / name, name, experiment.SMOKE, "cpu")
-        record.finish(experiment.run(experiment.SMOKE, record, lambda *_, **__: None))
+        experiment = find(name)
+        record = Record(folder / name, name, experiment.smoke, "cpu", "paper")
+        record.finish(experiment.run(experiment.smoke, record, lambda *_, **__: None))
     return folder
 
 
@@ -63,7 +62,7 @@ def invoke(*arguments):
 
 def test_every_experiment_with_figures_is_looked_at():
     """All but heads, which has a table and no figure."""
-    assert set(cli.EXPERIMENTS) - {"heads"} <= set(FIGURES) == set(gallery.KINDS)
+    assert set(EXPERIMENTS) - {"heads"} == set(FIGURES) == set(gallery.kinds())
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -111,7 +110,9 @@ def test_names_and_titles_are_text_on_the_page_whatever_is_in_them(tmp_path):
         "commit": "",
         "seconds": 0,
         "peak_gib": 0,
-        "config": {},
+        "recipe": odd,
+        "row": odd,
+        "config": {"seed": 0},
         "result": {},
     }
     made = gallery.page([{"name": "a", "title": odd, "alt": odd}], [Missing(odd, odd)], [Run(odd, run, "")], tmp_path)
@@ -206,13 +207,13 @@ def test_bars_are_the_papers_numbers_and_ours(runs):
     assert bars["intersection and difference"]["paper"][key] == (float(row["p_conv"]), float(row["p_conv_se"]))
     assert list(bars["number of features"]["paper"]) == ["1", "2", "4", "8", "16", "32"]
     whole = json.loads((runs / "xor" / "result.json").read_text())
-    got = bars["intersection and difference"][f"ours, {xor.named(whole['config'])}"]
+    got = bars["intersection and difference"][f"ours, {xor.heading(whole)}"]
     assert {p for p, _ in got.values()} == {r["p_conv"] for r in whole["result"]["tables"]["by_reductions"]}
 
 
 def test_runs_that_noted_one_epoch_are_left_out_beside_curves():
     def made(condition, epochs):
-        config = {"pictures": 0, "data": "cub", "condition": condition, "model": "tversky", "seed": 0}
+        config = {"made_up": 0, "data": "cub", "condition": condition, "network": "tversky", "seed": 0}
         rows = [[epoch, 1.0, 0.5, 0.1, 0.2, 0.3] for epoch in range(epochs)]
         return Run(condition, {"config": config, "result": {"curve": rows}}, "")
 
@@ -271,7 +272,7 @@ def test_of_rates_the_best_is_drawn(runs):
 def test_cells_that_the_paper_leaves_out_are_no_points(runs):
     run = gallery.runs_in(runs / "ptb")[0]
     whole = json.loads(json.dumps(run.whole))
-    whole["config"] |= {"model": "tversky-head", "intersection": "product", "difference": "subtractmatch"}
+    whole["config"] |= {"network": "tversky-head", "intersection": "product", "difference": "subtractmatch"}
     series, _ = figures_ptb.perplexities([run._replace(whole=whole)], "scratch", True)
     features, values = next(line for name, line in series.items() if name.startswith("paper"))
     assert max(features) == 12288  # 16384 and 32768 are empty

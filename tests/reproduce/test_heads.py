@@ -37,7 +37,7 @@ def file(tmp_path):
 
 
 def of(file, **settings) -> heads.Config:
-    small = replace(heads.SMOKE, features=str(file), batch=10, num_features=16, scale="centre")
+    small = replace(heads.SMOKE, encoded=str(file), batch=10, num_features=16, scale="centre")
     return replace(small, **settings)
 
 
@@ -47,7 +47,7 @@ def test_pictures_to_choose_by_are_the_same_share_of_every_class_and_not_trained
     assert y[held].bincount().tolist() == [2, 2, 2]
     assert sorted([*kept.tolist(), *held.tolist()]) == list(range(30))
     assert not torch.equal(held, heads.parted(y, 0.2, seed=1)[1])
-    with pytest.raises(RunError, match="none to choose by"):
+    with pytest.raises(RunError, match="none to select by"):
         heads.parted(y, 0.01, seed=0)
 
 
@@ -144,9 +144,9 @@ def test_the_backbone_is_asked_once_and_then_the_cache(tmp_path, monkeypatch):
         for i in range(n):
             Image.new("RGB", (40, 40), (40 * i, 200 if label == "a" else 0, 90)).save(folder / f"{i}.png")
     made, make = [], resnet.make
-    tiny = replace(resnet.SMOKE, model="baseline")
+    tiny = replace(resnet.SMOKE, network="baseline")
     monkeypatch.setattr(resnet, "make", lambda config, classes: made.append(config) or make(tiny, classes))
-    config = replace(heads.SMOKE, data=str(tmp_path / "data"), pictures=0, size=32)
+    config = replace(heads.SMOKE, data=str(tmp_path / "data"), made_up=0, size=32)
     first, again = (heads.load(config, "cpu", quiet) for _ in range(2))
     assert [c.condition for c in made] == ["frozen"]
     assert first.train_x.shape == (6, 16)
@@ -161,7 +161,7 @@ def test_the_backbone_is_asked_once_and_then_the_cache(tmp_path, monkeypatch):
 def test_features_are_as_the_frozen_network_gives_them():
     found = heads.made_up.synthetic_images(8, size=32)
     arrays = heads.encode(heads.SMOKE, found, "cpu", quiet)
-    config = replace(resnet.SMOKE, model="baseline")
+    config = replace(resnet.SMOKE, network="baseline")
     network = resnet.Network(config, resnet.make(config, 10)).eval()
     expected = network.model.get_submodule("resnet")(network.normal(found.train_x)).pooler_output.flatten(1)
     torch.testing.assert_close(torch.from_numpy(arrays["train_x"]).float(), expected, rtol=1e-3, atol=1e-3)
@@ -179,7 +179,7 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
     best = {"linear": dict(lr=0.1, weight_decay=0.1, validation=0.5)}
     best["tversky"] = dict(lr=0.3, weight_decay=0.1, validation=0.6)
     result = {"accuracy": {"linear": [0.5, 0.6], "tversky": [0.52, 0.62]}, "best": best}
-    config = dict(source="a/b", data="cub", features="", pictures=0, num_features=7)
+    config = dict(source="a/b", data="cub", encoded="", made_up=0, num_features=7)
     config |= dict(lrs=[0.03, 0.1, 0.3], decays=[0.0, 0.1, 1.0])
     table, note = heads.summary({"config": config, "result": result})
     assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
@@ -188,7 +188,7 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
         ("", "difference", "", "", "", "+2.00 ± 0.00"),
     ]
     assert note == "note: tversky's lr of 0.3 is at the end of lrs"
-    table, _ = heads.summary({"config": config | {"pictures": 5}, "result": result})
+    table, _ = heads.summary({"config": config | {"made_up": 5}, "result": result})
     assert next(iter(table.columns[0].cells)) == "made-up pictures"
 
 
@@ -200,8 +200,8 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
         ("validation=1", "between 0 and 1"),
         ("init=unt", "init must be one of"),
         ("length=0", "more than 0"),
-        ("lrs=", "lists of numbers"),
-        ("decays=-1", "lists of numbers"),
+        ("lrs=", "lrs must be a list of numbers"),
+        ("decays=-1", "decays one of 0 or more"),
     ],
 )
 def test_wrong_settings_get_one_sentence(setting, words):

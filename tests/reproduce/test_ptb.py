@@ -26,15 +26,15 @@ def checkpoint(tmp_path):
     return str(tmp_path / "gpt2")
 
 
-@pytest.mark.parametrize("model", ptb.MODELS)
+@pytest.mark.parametrize("network", ptb.NETWORKS)
 @pytest.mark.parametrize("tied", [True, False])
-def test_finetuning_starts_from_the_checkpoint(model, tied, checkpoint, tmp_path):
-    config = replace(ptb.SMOKE, model=model, tied=tied, init="finetuned", source=checkpoint, epochs=1)
+def test_finetuning_starts_from_the_checkpoint(network, tied, checkpoint, tmp_path):
+    config = replace(ptb.SMOKE, network=network, tied=tied, init="finetuned", source=checkpoint, epochs=1)
     made = ptb.make(config, 64)
     source = GPT2LMHeadModel.from_pretrained(checkpoint)
     assert torch.equal(made.transformer.wte.weight, source.transformer.wte.weight)
     assert torch.equal(made.transformer.h[1].attn.c_attn.weight, source.transformer.h[1].attn.c_attn.weight)
-    rows = made.lm_head.weight if model == "baseline" else made.lm_head.prototypes
+    rows = made.lm_head.weight if network == "baseline" else made.lm_head.prototypes
     assert (rows is made.transformer.wte.weight) == tied
     assert torch.equal(rows, source.transformer.wte.weight)
     result = ptb.run(config, Record(tmp_path / "run", "ptb", config, "cpu"), quiet)
@@ -49,7 +49,7 @@ def test_finetuning_is_in_32_bits_and_tied_as_asked_whatever_the_checkpoint_is(t
         source.save_pretrained(tmp_path / str(tied))
         for asked in (True, False):
             config = replace(
-                ptb.SMOKE, model="baseline", init="finetuned", tied=asked, source=str(tmp_path / str(tied))
+                ptb.SMOKE, network="baseline", init="finetuned", tied=asked, source=str(tmp_path / str(tied))
             )
             made = ptb.make(config, 64)
             assert made.dtype == torch.float32
@@ -66,7 +66,7 @@ def test_parameters_are_the_papers():
     config = replace(ptb.Config(), num_features=8192)
     with torch.device("meta"):
         assert sum(p.numel() for p in ptb.make(config, 50257).parameters()) == 81_140_007
-        untied = replace(config, model="baseline", tied=False)
+        untied = replace(config, network="baseline", tied=False)
         assert sum(p.numel() for p in ptb.make(untied, 50257).parameters()) == 163_037_184
 
 
@@ -79,8 +79,8 @@ def test_the_papers_rows_are_its_best_on_validation():
             best[kind] = row
     configs = [changed(ptb.Config(), row) for row in ptb.ROWS["paper"]]
     for c in configs:
-        row = best.pop((c.model, c.init, c.tied))
-        if c.model != "baseline":
+        row = best.pop((c.network, c.init, c.tied))
+        if c.network != "baseline":
             assert (str(c.num_features), c.intersection, c.difference) == tuple(
                 row[name] for name in ("num_features", "intersection", "difference")
             )
@@ -130,7 +130,7 @@ def test_perplexity_is_that_of_all_predicted_tokens():
 
 
 def test_a_linear_heads_perplexity_is_not_of_rounded_logits():
-    model = ptb.make(replace(ptb.SMOKE, model="baseline"), 64)
+    model = ptb.make(replace(ptb.SMOKE, network="baseline"), 64)
     hidden, tokens = torch.randn(2, 16, 16), torch.randint(64, (2, 16))
     exact = ptb.loss_of(model, hidden, tokens).item()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -185,7 +185,7 @@ def test_the_model_that_is_left_is_the_one_that_is_reported(stopped, tmp_path, m
     if stopped:
         with pytest.raises(KeyboardInterrupt):
             ptb.run(config, record, stop)
-        record._lock.close()
+        record._lock.release()
         record = Record(tmp_path, "ptb", config, "cpu")
         [kept] = tmp_path.glob("checkpoint-*/best.safetensors")
         whole = kept.read_bytes()
@@ -201,7 +201,7 @@ def test_the_model_that_is_left_is_the_one_that_is_reported(stopped, tmp_path, m
 
 
 def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():
-    config = replace(ptb.SMOKE, model="tversky-all-1layer", difference_rate=10.0)
+    config = replace(ptb.SMOKE, network="tversky-all-1layer", difference_rate=10.0)
     model = ptb.make(config, 50)
     rates = {id(p): group["lr"] for group in ptb.groups(model, config) for p in group["params"]}
     names = {name: rates[id(p)] / config.lr for name, p in model.named_parameters()}
@@ -212,5 +212,62 @@ def test_alpha_and_beta_of_blocks_have_a_rate_of_their_own():
 
 
 def test_presence_is_of_a_head_alone():
-    presence = [ptb.make(replace(ptb.SMOKE, model=model, presence=0.8), 50).config.presence for model in ptb.MODELS[1:]]
+    presence = [
+        ptb.make(replace(ptb.SMOKE, network=name, presence=0.8), 50).config.presence for name in ptb.NETWORKS[1:]
+    ]
     assert presence == [0.8, 0.5]
+
+
+def result(recipe="paper", row="", valid=2.0, test=3.0, **settings):
+    config = vars(replace(ptb.RECIPES[recipe], **settings))
+    values = {"valid": valid, "test": test, "parameters": 1_000_000}
+    return {"recipe": recipe, "row": row, "config": config, "result": values}
+
+
+def lines(table) -> list[tuple]:
+    return list(zip(*(column.cells for column in table.columns), strict=True))
+
+
+def test_a_cell_is_the_mean_over_seeds_of_the_row_that_is_best_on_validation():
+    linear = dict(network="baseline")
+    runs = [result("tuned", "network=baseline", test=5.0, **linear)]
+    runs += [result("tuned", "network=baseline lr=0.1", valid=1.0, test=7.0, seed=s, lr=0.1, **linear) for s in (0, 1)]
+    # A rate is no row of the paper's recipe, nor is a width one of any.
+    runs.append(result("paper", "network=baseline lr=0.1", valid=0.1, lr=0.1, **linear))
+    runs.append(result("tuned", "network=baseline width=20", valid=0.1, width=20, heads=2, **linear))
+    scratch = ptb.tables(runs)[0]
+    [cell] = [line[-2:] for line in lines(scratch) if line[:2] == ("baseline", "yes")]
+    assert cell == ("not run", "7.00 ± 0.00 (-105.81)")
+    tuned = lines(ptb.tables(runs)[-1])
+    assert [line[0] for line in tuned] == ["baseline, width 20", "baseline", "baseline"]
+    assert [line[-1] for line in tuned] == ["1", "2", "1"]
+
+
+def test_the_validation_table_pairs_settings_of_the_paper():
+    bank = dict(num_features=8192, difference="ignorematch")
+    runs = [
+        result(row="intersection=min", valid=50.0, intersection="min", **bank),
+        result(row="intersection=min level=feature", valid=50.0, intersection="min", level="feature", **bank),
+        result(row="intersection=min num_features=7", valid=50.0, intersection="min", num_features=7),
+        result(row="network=baseline num_features=7", valid=50.0, network="baseline", num_features=7),
+    ]
+    [table] = [table for table in ptb.tables(runs) if table.title.startswith("validation")]
+    assert lines(table) == [
+        ("baseline", "yes", "–", "–", "136.04", "50.00 (-86.04)"),
+        ("all-1layer", "yes", "8192", "min + ignorematch", "125.86", "50.00 (-75.86)"),
+    ]
+    assert len(ptb.tables([])) == 2
+
+
+def test_a_star_marks_what_stands_until_it_is_run_again():
+    run = result(row="network=baseline", network="baseline")
+    tested = [ptb.tables([r])[0].columns[5]._cells[2] for r in (run, run | {"caveat": "half of it"})]
+    assert tested == ["3.00 (-109.81)", "3.00 (-109.81)*"]
+
+
+def test_a_claim_is_judged_by_our_best_rows():
+    linear, ours = result(row="network=baseline", network="baseline", test=4.0), result(test=3.0)
+    claims = ptb.claims([linear, ours])
+    assert [claim.verdict for claim in claims] == ["holds", "open", "open"]
+    assert (claims[0].paper, claims[0].ours) == ("112.81 → 103.99", "paper's recipe: 4.00 → 3.00")
+    assert ptb.claims([linear, result(test=4.5)])[0].verdict == "fails"

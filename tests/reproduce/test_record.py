@@ -33,7 +33,7 @@ def open_record(folder, config=None):
 def test_a_folder_goes_on_with_its_own_settings_only(tmp_path):
     open_record(tmp_path / "run").log(1, loss=1.0)
     open_record(tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run with steps=3, and 4 is asked for"):
+    with pytest.raises(RunError, match="holds a run with steps=3, not 4"):
         open_record(tmp_path / "run", Config(steps=4))
 
 
@@ -206,7 +206,7 @@ def test_any_way_that_a_disk_is_full_is_one_sentence_and_leaves_no_halves(tmp_pa
     assert "\n" not in str(told.value)
     monkeypatch.undo()
     record.log(2, loss=1.0)
-    monkeypatch.setattr(records, "_sync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(WriteError):
         open_record(tmp_path).load()
     monkeypatch.undo()
@@ -232,7 +232,7 @@ def test_a_disk_that_is_too_full_for_tensorboard_stops_nothing(tmp_path, monkeyp
 )
 def test_a_folder_of_something_else_is_left_alone(tmp_path, file, text):
     (tmp_path / file).write_text(text)
-    with pytest.raises(RunError, match=f"is no run's: its {file} is of something else; give another --out") as error:
+    with pytest.raises(RunError, match=f"another program wrote its {file}; give another --out") as error:
         open_record(tmp_path)
     assert "\n" not in str(error.value)
     assert (tmp_path / file).read_text() == text
@@ -241,7 +241,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, file, text):
 
 def test_another_programs_checkpoints_are_left_alone(tmp_path):
     (tmp_path / "checkpoint-500").mkdir()
-    with pytest.raises(RunError, match="is no run's: its checkpoint-500 is of something else"):
+    with pytest.raises(RunError, match="another program wrote its checkpoint-500"):
         open_record(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-500"]
 
@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_before_a_run_ends_all_of_them(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "_sync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(WriteError, match="No space left on device; give another --out"):
         open_record(tmp_path / "run")
 
@@ -260,15 +260,15 @@ def test_a_checkpoint_or_result_of_another_run_is_not_taken_for_ones_own(tmp_pat
         record = open_record(tmp_path / folder, config)
         record.save(1, {"w": torch.zeros(1)})
     (tmp_path / "a" / "checkpoint-1").rename(tmp_path / "b" / "checkpoint-2")
-    with pytest.raises(RunError, match="checkpoint-2 is of another run or version; remove it to start again"):
+    with pytest.raises(RunError, match="checkpoint-2 belongs to another run or version; remove it to start again"):
         open_record(tmp_path / "b", Config(lr=0.2)).load()
     (tmp_path / "b" / "checkpoint-2").rename(tmp_path / "aside")
-    with pytest.raises(RunError, match="checkpoint-1 is of another run"):
+    with pytest.raises(RunError, match="checkpoint-1 belongs to another run"):
         open_record(tmp_path / "b", Config(lr=0.2)).load(["w", "v"])
     record = open_record(tmp_path / "b", Config(lr=0.2))
     record.finish({})
     (tmp_path / "b" / "result.json").rename(tmp_path / "a" / "result.json")
-    with pytest.raises(RunError, match=r"holds a run with lr=0\.2, and 0\.1 is asked for"):
+    with pytest.raises(RunError, match=r"holds a run with lr=0\.2, not 0\.1"):
         open_record(tmp_path / "a")
 
 

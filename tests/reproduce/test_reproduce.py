@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
+import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from similitude import cli
-from similitude.cli import EXPERIMENTS
-from similitude.reproduce.record import Record, WriteError
+from similitude.files import locked
+from similitude.reproduce import EXPERIMENTS, find
+from similitude.reproduce.record import Record, RunError, WriteError
+from similitude.reproduce.run import commands, run_all
+from similitude.reproduce.run import run as run_one
 from similitude.reproduce.settings import label, of_recipe, rows, usual
 
 COMMAND = [sys.executable, "-c", "from similitude.cli import main; main()", "reproduce"]
@@ -25,8 +28,8 @@ def quiet(*_, **__):
 
 
 def run(experiment, folder, name):
-    record = Record(folder, name, experiment.SMOKE, "cpu")
-    result = experiment.run(experiment.SMOKE, record, quiet)
+    record = Record(folder, name, experiment.smoke, "cpu")
+    result = experiment.run(experiment.smoke, record, quiet)
     result.pop("tokens_per_second", None)
     return result
 
@@ -37,7 +40,7 @@ def arrays(folder):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_run_that_is_stopped_after_any_checkpoint_ends_as_an_unbroken_one(name, tmp_path, monkeypatch):
-    experiment = import_module(f"similitude.reproduce.{name}")
+    experiment = find(name)
     saves = []
     save = Record.save
 
@@ -90,12 +93,15 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, sevens, heads. Did you mean xor?"),
+        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads. Did you mean xor?"),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
-        (["xor", "--smoke", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
-        (["mnist", "--smoke", "--set", "epochs=0"], "epochs, batch and checkpoint_every must be 1 or more."),
+        (
+            ["xor", "--smoke", "--set", "level=sets"],
+            "level must be one of set, feature; got 'sets'. Did you mean 'set'?",
+        ),
+        (["mnist", "--smoke", "--set", "epochs=0"], "epochs must be 1 or more; got 0."),
         (
             ["ptb", "--smoke", "--set", "intersection=and"],
             "intersection must be one of product, min, max, mean, gmean, softmin; got 'and'. Did you mean 'mean'?",
@@ -110,15 +116,25 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         ),
         (
             ["ptb", "--smoke", "--set", "heads=3"],
-            "length must be 2 or more, layers and heads 1 or more, and width a multiple of heads.",
+            "length must be 2 or more, and width a multiple of heads.",
         ),
         (["heads", "--smoke", "--set", "level=foo"], "level must be one of feature, set; got 'foo'."),
         (
             ["xor", "--smoke", "--set", "start=calibrated", "--set", "leak=5"],
             "leak must be a number from 0, none, to 1; got 5.0.",
         ),
-        (["xor", "--all", "--set", "level=sets"], "level must be set or feature; got 'sets'."),
+        (["xor", "--all", "--set", "level=sets"], "level must be one of set, feature; got 'sets'. Did you mean 'set'?"),
         (["xor", "--smoke", "--set", "seed=1", "--seed", "2"], "seed is set twice; give one value."),
+        (["mnist", "--set", "made_up=1000"], "made_up=1000 needs --smoke; other runs are on the real data."),
+        (["mnist", "--set", "digits=1000"], "digits is called made_up now; give made_up=1000."),
+        (["ptb", "--set", "model=baseline"], "model is called network now; give network=baseline."),
+        (
+            ["sevens"],
+            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads. "
+            "sevens is called editing now.",
+        ),
+        (["xor", "--share", "1/2"], "--share divides the rows of --all; add --all."),
+        (["xor", "--all", "--share", "3/2"], "share must be I/N, with I from 1 to N, such as 2/4; got '3/2'."),
         (["xor", "--smoke", "--device", "tpu"], "device must be cpu, or cuda where there is one; got 'tpu'."),
     ],
 )
@@ -132,13 +148,19 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["mnist", "--set", "images=digits", "--set", "digits=5"], "images cannot start as digits: none of"),
-        (["mnist", "--set", "lr=1e30"], "a loss of epoch 1 is not finite; try a lower lr than 1e+30."),
-        (["ptb", "--set", "text=100", "--set", "length=30", "--set", "batch=2"], "test parts need 30 tokens or more"),
-        (["ptb", "--set", "text=65"], "65 tokens are too few for a batch of 4 × 16"),
-        (["ptb", "--set", "model=tversky-head", "--set", "lr=1e30", "--set", "epochs=1"], "try a lower lr than 1e+30"),
-        (["sevens", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
-        (["sevens", "--set", "validation=1"], "leaves none to train on, or no sevens with a stroke to choose by"),
+        (["mnist", "--set", "images=digits", "--set", "made_up=5"], "images cannot start as digits: none of"),
+        (["mnist", "--set", "lr=1e30"], "the loss of epoch 1 is nan; try a lower lr than 1e+30."),
+        (
+            ["ptb", "--set", "made_up=100", "--set", "length=30", "--set", "batch=2"],
+            "test parts need 30 tokens or more",
+        ),
+        (["ptb", "--set", "made_up=65"], "65 tokens are too few for a batch of 4 × 16"),
+        (
+            ["ptb", "--set", "network=tversky-head", "--set", "lr=1e30", "--set", "epochs=1"],
+            "try a lower lr than 1e+30",
+        ),
+        (["editing", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
+        (["editing", "--set", "validation=1"], "leaves no digits to train on, or no sevens with a stroke to select by"),
     ],
 )
 def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp_path):
@@ -151,8 +173,8 @@ def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, tmp
 
 @pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
 def test_other_recipes_have_smoke_runs_too(name, tmp_path):
-    experiment = import_module(f"similitude.reproduce.{name}")
-    for recipe in [recipe for recipe in experiment.RECIPES if recipe != "paper"]:
+    experiment = find(name)
+    for recipe in [recipe for recipe in experiment.recipes if recipe != "paper"]:
         config = usual(experiment, recipe, smoke=True)
         record = Record(tmp_path / recipe, name, config, "cpu")
         assert experiment.summary(record.finish(experiment.run(config, record, quiet)))
@@ -160,7 +182,7 @@ def test_other_recipes_have_smoke_runs_too(name, tmp_path):
 
 def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
     """Where it cannot be written is told before the run; what was not copied once is copied next time."""
-    few = ["mnist", "--set", "digits=100", "--set", "epochs=1", "--set", "batch=50", "--set", "networks=VisualMNISTNet"]
+    few = ["xor", "--set", "num_features=1", "--set", "seeds=1", "--set", "steps=3"]
     (tmp_path / "file").touch()
     command = [*COMMAND, *few, "--out", "run", "--results"]
     done = subprocess.run([*command, "file"], cwd=tmp_path, capture_output=True, text=True)
@@ -170,7 +192,7 @@ def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
         done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         names = sorted(path.name for path in (tmp_path / folder).iterdir())
-        assert [name.rpartition("-")[2] for name in names] == ["seed0.images.npz", "seed0.json"]
+        assert [name.rpartition("-")[2] for name in names] == ["seed0.json", "seed0.outcomes.npz"]
     assert "has ended already" in done.stdout
 
 
@@ -180,7 +202,7 @@ def test_a_folder_is_of_one_process_at_a_time(tmp_path):
     record = Record(tmp_path / "run", "mnist", mnist.SMOKE, "cpu")
     command = [*COMMAND, "mnist", "--smoke", "--set", "networks=MNISTNet", "--out", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stderr == "another process is at work in run; wait for it, or give another --out.\n"
+    assert done.stderr == "another process works in run; wait for it, or give another --out.\n"
     del record
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).returncode == 0
 
@@ -203,8 +225,8 @@ def test_all_rows_run_by_one_command_and_one_that_cannot_does_not_stop_the_other
 
 
 def test_each_row_has_a_smoke_run_that_needs_no_network(tmp_path):
-    for name in ("resnet", "ptb", "sevens"):
-        experiment = import_module(f"similitude.reproduce.{name}")
+    for name in ("resnet", "ptb", "editing"):
+        experiment = find(name)
         for row in rows(experiment, "paper", []):
             config = of_recipe(experiment, "paper", row, smoke=True)
             record = Record(tmp_path / label(experiment, "paper", config, smoke=True), name, config, "cpu")
@@ -212,25 +234,22 @@ def test_each_row_has_a_smoke_run_that_needs_no_network(tmp_path):
 
 
 def test_a_full_disk_ends_all_rows_with_one_sentence(tmp_path, monkeypatch):
-    xor = import_module("similitude.reproduce.xor")
-
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("similitude.reproduce.record.torch.save", full)
     with pytest.raises(WriteError, match="xor-smoke-paper-seed0: No space left on device; run the same command"):
-        cli.run_experiment("xor", xor, "paper", None, [], None, Path("results"), "cpu", True, True)
+        run_all("xor", device="cpu", smoke=True)
     assert [path.name for path in Path("runs").iterdir()] == ["xor-smoke-paper-seed0"]
     assert not list(tmp_path.rglob("*.half"))
 
 
 @pytest.mark.parametrize("kind", ["json", "npz"])
 def test_a_result_that_cannot_be_copied_leaves_no_half(tmp_path, monkeypatch, kind):
-    mnist = import_module("similitude.reproduce.mnist")
-    few = ["digits=100", "epochs=1", "batch=50", "networks=VisualMNISTNet"]
-    arguments = ("mnist", mnist, "paper", None, few, tmp_path / "run", tmp_path / "results", "cpu", False, False)
-    cli.run_experiment(*arguments)
+    few = ["num_features=1", "seeds=1", "steps=3"]
+    arguments = ("xor", "paper", few, tmp_path / "run", tmp_path / "results", "cpu")
+    run_one(*arguments)
     kept = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
     write = Path.write_bytes
 
@@ -242,5 +261,105 @@ def test_a_result_that_cannot_be_copied_leaves_no_half(tmp_path, monkeypatch, ki
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(WriteError, match="the run is whole, run the same command to copy it"):
-        cli.run_experiment(*arguments)
+        run_one(*arguments)
     assert {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()} == kept
+
+
+def test_python_runs_what_a_command_runs_without_a_word(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = run_one("xor", settings=["num_features=1", "seeds=1", "steps=3"], results="results", device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert (content["experiment"], content["recipe"], content["row"]) == (
+        "xor",
+        "paper",
+        "num_features=1 seeds=1 steps=3",
+    )
+    [folder] = Path("runs").iterdir()
+    for path in (folder / "result.json", Path("results") / f"{folder.name}.json"):
+        assert json.loads(path.read_text()) == content
+    assert run_one("xor", settings=["num_features=1", "seeds=1", "steps=3"], device="cpu") == content
+
+
+@pytest.mark.parametrize(("name", "recipe"), [(name, recipe) for name in EXPERIMENTS for recipe in find(name).recipes])
+def test_a_listed_command_runs_its_row(name, recipe):
+    experiment = find(name)
+    table = rows(experiment, recipe, [])
+    listed = [line.split() for line in commands(name, recipe)]
+    assert len(listed) == len(table)
+    for words, row in zip(listed, table, strict=True):
+        assert words[0] == name
+        assert words[1:3] == (["--recipe", recipe] if recipe != "paper" else words[1:3])
+        given = [word for before, word in pairwise(words) if before == "--set"]
+        assert of_recipe(experiment, recipe, given) == of_recipe(experiment, recipe, row)
+
+
+def test_shares_are_all_rows_once(tmp_path):
+    few = ["num_features=1", "seeds=1", "steps=3"]
+    rows_of = {}
+    for share in ("1/2", "2/2"):
+        runs = run_all("xor", settings=few, out=tmp_path / "runs", device="cpu", share=share)
+        rows_of[share] = [content["config"]["level"] for content in runs]
+    assert rows_of == {"1/2": ["set"], "2/2": ["feature"]}
+
+
+def test_a_row_in_which_another_process_works_is_skipped_and_is_no_failure(tmp_path):
+    command = [*COMMAND, "xor", "--all", "--smoke"]
+    (tmp_path / "runs" / "xor-smoke-paper-seed0").mkdir(parents=True)
+    lock = locked(tmp_path / "runs" / "xor-smoke-paper-seed0")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("skipped")]
+    assert line.startswith("skipped: another process works in runs/xor-smoke-paper-seed0")
+    assert not (tmp_path / "runs" / "xor-smoke-paper-seed0" / "result.json").exists()
+    assert (tmp_path / "runs" / "xor-smoke-paper-level_feature-seed0" / "result.json").exists()
+    lock.release()
+
+
+def test_made_up_data_are_for_smoke_runs_alone_from_python_too(tmp_path):
+    for name in EXPERIMENTS:
+        if hasattr(find(name).smoke, "made_up"):
+            with pytest.raises(RunError, match="made_up=50 needs --smoke"):
+                run_one(name, settings=["made_up=50"], out=tmp_path / "run")
+            assert not (tmp_path / "run").exists()
+
+
+# Folders by the names that version 0.1.0 gave them, each stopped after its first checkpoint, with the result of each
+# unbroken run; and the settings of the runs now.
+OLD = {
+    "mnist-smoke-paper-networks_TverskyMNISTNet-seed0": ["networks=TverskyMNISTNet"],
+    "resnet-smoke-paper-seed0": [],
+    "ptb-smoke-paper-num_features_8-length_8-layers_1-width_8-text_1000-seed0": [
+        *("num_features=8", "length=8", "layers=1", "width=8", "made_up=1000")
+    ],
+    "sevens-smoke-paper-num_features_2-seed0": ["num_features=2"],
+    "heads-smoke-paper-seed0": [],
+}
+
+
+@pytest.mark.parametrize("label", OLD)
+def test_a_run_of_version_0_1_0_resumes_by_todays_names_and_its_result_is_read(label, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    zipfile.ZipFile(Path(__file__).with_name("runs-0.1.0.zip")).extractall("runs")
+    name, saved, save = label.split("-")[0].replace("sevens", "editing"), [], Record.save
+    monkeypatch.setattr(Record, "save", lambda self, step, *rest: (saved.append(step), save(self, step, *rest)))
+    content = run_one(name, settings=OLD[label], device="cpu", smoke=True)
+    assert saved[0] == 2
+    assert (Path("runs") / label / "result.json").exists()
+    whole = json.loads((Path("runs") / f"{label}.json").read_text())
+    for result in (content["result"], whole["result"]):
+        result.pop("tokens_per_second", None)
+    assert flat(content["result"]) == pytest.approx(flat(whole["result"]), rel=1e-3, abs=1e-3)
+    assert content["experiment"] == name
+    # A run that version 0.1.0 ended is opened, not run again.
+    (Path("runs") / label / "result.json").write_text((Path("runs") / f"{label}.json").read_text())
+    again = run_one(name, settings=OLD[label], device="cpu", smoke=True)
+    assert again["config"] == content["config"]
+    assert (again["experiment"], again["recipe"], again["row"]) == (name, "paper", content["row"])
+    assert again["commit"] == whole["commit"]
+
+
+def flat(value) -> list[float]:
+    """All numbers of a result, in order."""
+    if isinstance(value, dict | list):
+        return [n for item in (value.values() if isinstance(value, dict) else value) for n in flat(item)]
+    return [value] if isinstance(value, int | float) else []

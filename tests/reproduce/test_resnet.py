@@ -17,10 +17,10 @@ def quiet(*_, **__):
     pass
 
 
-@pytest.mark.parametrize("model", resnet.MODELS)
+@pytest.mark.parametrize("network", resnet.NETWORKS)
 @pytest.mark.parametrize("condition", resnet.CONDITIONS)
-def test_every_condition_trains_what_it_should(model, condition, tmp_path):
-    config = replace(resnet.SMOKE, model=model, condition=condition, epochs=1)
+def test_every_condition_trains_what_it_should(network, condition, tmp_path):
+    config = replace(resnet.SMOKE, network=network, condition=condition, epochs=1)
     made = {}
     make = resnet.make
     resnet_make = lambda c, n: made.setdefault("model", make(c, n))  # noqa: E731
@@ -36,9 +36,9 @@ def test_every_condition_trains_what_it_should(model, condition, tmp_path):
 
 def test_pictures_are_counted_while_they_are_encoded(tmp_path):
     told = []
-    config = replace(resnet.SMOKE, condition="frozen", epochs=1, pictures=600)
-    report = lambda step, steps, what, **_: told.append((what, step, steps))  # noqa: E731
-    resnet.run(config, Record(tmp_path, "resnet", config, "cpu"), report)
+    config = replace(resnet.SMOKE, condition="frozen", epochs=1, made_up=600)
+    progress = lambda step, steps, what, **_: told.append((what, step, steps))  # noqa: E731
+    resnet.run(config, Record(tmp_path, "resnet", config, "cpu"), progress)
     steps, totals = zip(*((step, steps) for what, step, steps in told if what == "encoding pictures"))
     assert len(steps) > 2
     assert list(steps) == sorted(set(steps))
@@ -48,13 +48,13 @@ def test_pictures_are_counted_while_they_are_encoded(tmp_path):
 @pytest.mark.gpu
 def test_a_gpu_learns_its_pictures_by_heart(tmp_path):
     """As a CPU does, which ends at 0.05 to 0.1: a batch that is not what its labels say cannot be learned."""
-    config = replace(resnet.SMOKE, model="baseline", epochs=60, checkpoint_every=20, dropout=0.0)
+    config = replace(resnet.SMOKE, network="baseline", epochs=60, checkpoint_every=20, dropout=0.0)
     curve = resnet.run(config, Record(tmp_path, "resnet", config, "cuda"), quiet)["curve"]
     assert curve[-1][1] < 0.3
 
 
 def test_a_frozen_backbone_gives_the_head_what_the_whole_model_gives_it():
-    config = replace(resnet.SMOKE, model="baseline", condition="frozen").filled()
+    config = replace(resnet.SMOKE, network="baseline", condition="frozen").filled()
     model = resnet.make(config, 10).eval()
     x = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
     network = resnet.Network(config, model)
@@ -88,9 +88,9 @@ def test_a_pretrained_folder_is_used(tmp_path):
     torch.manual_seed(3)
     source = ResNetForImageClassification(ResNetConfig(**TINY))
     source.save_pretrained(tmp_path)
-    config = replace(resnet.SMOKE, pictures=0, condition="pretrained", source=str(tmp_path))
-    for model in resnet.MODELS:
-        made = resnet.make(replace(config, model=model), 7)
+    config = replace(resnet.SMOKE, made_up=0, condition="pretrained", source=str(tmp_path))
+    for name in resnet.NETWORKS:
+        made = resnet.make(replace(config, network=name), 7)
         kernel = made.resnet.embedder.embedder.convolution.weight
         assert torch.equal(kernel, source.resnet.embedder.embedder.convolution.weight)
     with pytest.raises(RunError, match="no pretrained ResNet at"):
@@ -117,32 +117,44 @@ def test_a_head_learns_at_its_own_rate_and_every_parameter_is_in_one_group(condi
     assert all(rate == (0.05 if p in own else 0.5) for p, rate in rates.items())
 
 
-def test_each_recipe_has_a_table_of_its_own_runs():
-    def run(accuracy, model="tversky", **settings):
-        config = replace(resnet.RECIPES["paper"], model=model, epochs=3, **settings)
-        return {
-            "config": {k: v for k, v in vars(config).items() if k != "head_rate" or v != 1},
-            "result": {"accuracy": accuracy},
-        }
+def result(accuracy, recipe="paper", row="", **settings):
+    config = vars(replace(resnet.RECIPES[recipe], **settings))
+    return {"recipe": recipe, "row": row, "config": config, "result": {"accuracy": accuracy}}
 
-    runs = [run(0.5), run(0.7, seed=1), run(0.9, head_rate=0.1), run(0.1, lr=0.001), run(0.2, pictures=5)]
-    assert [cells(table, 5)[0] for table in resnet.compare(runs)] == ["60.0 ± 10.00 (-2.3)", "90.0 (+27.7)"]
-    assert [len(table.rows) for table in resnet.compare(runs)] == [9, 1]
-    assert len(resnet.compare(runs[:2])) == 1
+
+def test_each_recipe_has_a_table_of_its_own_runs():
+    runs = [result(0.5), result(0.7, seed=1), result(0.9, "tuned"), result(0.1, row="lr=0.001", lr=0.001)]
+    papers, tuned = resnet.tables(runs)
+    assert cells(papers, 5)[:2] == ["60.0 ± 10.00 (-2.3)", "10.0 (-52.3)"]
+    # Settings that the table has no column for make a line of their own, and are named.
+    assert cells(papers, 1)[:2] == ["frozen", "frozen, lr 0.001"]
+    assert cells(tuned, 5) == ["90.0 (+27.7)"]
+    assert len(papers.rows) == 10
+    assert len(resnet.tables(runs[:2])) == 1
 
 
 def test_runs_of_another_length_or_backbone_are_a_row_of_their_own_and_a_seed_counts_once():
-    def run(accuracy, **settings):
-        return {"config": vars(replace(resnet.RECIPES["paper"], **settings)), "result": {"accuracy": accuracy}}
-
-    runs = [run(0.5), run(0.5, checkpoint_every=5), run(0.7, epochs=3), run(0.9, source="other")]
-    [table] = resnet.compare(runs)
+    runs = [result(0.4), result(0.5), result(0.7, row="epochs=3", epochs=3)]
+    runs.append(result(0.9, row="source=other", source="other"))
+    [table] = resnet.tables(runs)
     rows = list(zip(cells(table, 1), cells(table, 5), cells(table, 6), strict=True))[:3]
     assert rows == [
         ("frozen, microsoft/resnet-50", "70.0 (+7.7)", "3"),
         ("frozen, microsoft/resnet-50", "50.0 (-12.3)", "200"),
         ("frozen, other", "90.0 (+27.7)", "200"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("linear", "tversky", "verdict"), [(0.5, 0.6, "holds"), (0.5, 0.4, "fails"), (None, None, "open")]
+)
+def test_a_claim_holds_where_the_tversky_head_is_ahead(linear, tversky, verdict):
+    runs = [] if linear is None else [result(linear, row="network=baseline", network="baseline"), result(tversky)]
+    claim = resnet.claims(runs)[0]
+    assert (claim.verdict, claim.paper) == (verdict, "57.4 % → 62.3 %")
+    if runs:
+        tuned = [result(linear, "tuned", "network=baseline", network="baseline"), result(0.7, "tuned")]
+        assert resnet.claims(runs + tuned)[0].verdict == ("holds" if tversky > linear else "holds, tuned")
 
 
 def cells(table, column: int) -> list[str]:

@@ -10,7 +10,6 @@ from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -20,24 +19,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from similitude import TverskyProjection
 from similitude.form import DIFFERENCES, INTERSECTIONS
+from similitude.reproduce import find
 from similitude.reproduce.data.made_up import synthetic_digits, synthetic_images, synthetic_text
 from similitude.reproduce.record import RunError
 
 pytest.importorskip("transformers")
 
-Experiment = namedtuple("Experiment", "module smoke run names")
+Experiment = namedtuple("Experiment", "module smoke run")
 
 
 def experiment(name: str) -> Experiment:
-    """The one place that knows how to reach an experiment; names: its settings, by what this file calls them."""
-    old = {"editing": "sevens"}
-    found = name if find_spec(f"similitude.reproduce.{name}") else old[name]
-    module = import_module(f"similitude.reproduce.{found}")
-    known = [f.name for f in fields(module.SMOKE)]
-    calls = {"digits": "made_up", "pictures": "made_up", "text": "made_up", "features": "encoded"}
-    if name in ("ptb", "resnet"):
-        calls["model"] = "network"
-    return Experiment(module, module.SMOKE, module.run, {calls.get(n, n): n for n in known})
+    found = find(name)
+    return Experiment(import_module(f"similitude.reproduce.{name}"), found.smoke, found.run)
 
 
 class Enough(Exception):
@@ -72,8 +65,7 @@ def quiet(*_, **__):
 
 
 def config_of(name: str, **settings):
-    found = experiment(name)
-    return replace(found.smoke, **{found.names[key]: value for key, value in settings.items()})
+    return replace(experiment(name).smoke, **settings)
 
 
 def run(name: str, **settings) -> tuple[dict, Kept]:
@@ -432,7 +424,7 @@ def outcomes():
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_setting_is_changed_below_or_said_to_change_nothing(name):
     named = CHANGES[name].keys() | SAME.get(name, {}).keys() | (DRAWING if name == "editing" else set())
-    assert named == experiment(name).names.keys()
+    assert named == {field.name for field in fields(experiment(name).smoke)}
 
 
 @pytest.mark.parametrize(("name", "setting"), [(name, key) for name, changes in CHANGES.items() for key in changes])

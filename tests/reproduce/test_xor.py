@@ -135,8 +135,8 @@ def test_a_killed_run_of_calibrated_layers_ends_as_an_unbroken_one(tmp_path, mon
 def test_calibrated_runs_have_a_table_of_their_own_beside_the_papers():
     row = {"num_features": 8, "p_conv": 0.96, "p_conv_se": 0.03}
     config = {"start": "calibrated", "level": "set", "lr": 0.05, "leak": 0.2, "seed": 0}
-    tuned = {"config": config, "result": {"rows": [row]}}
-    (table,) = xor.compare([tuned])
+    tuned = {"config": config, "row": "", "result": {"rows": [row]}}
+    (table,) = xor.tables([tuned])
     assert table.columns[-1].header == "ours, set level, rate 0.05, leak 0.2, seed 0"
     assert [list(column.cells) for column in table.columns] == [
         ["8"],
@@ -145,16 +145,21 @@ def test_calibrated_runs_have_a_table_of_their_own_beside_the_papers():
         ["0.96 ± 0.03"],
     ]
     zeros = np.zeros(xor.shape(xor.SMOKE), np.float32)
-    tables = xor.tables(xor.SMOKE, zeros, zeros.astype(np.uint8))
-    grid = {"config": {"level": "feature"}, "result": {"tables": tables, "without_gmean": tables}}
-    assert len(xor.compare([grid])) == 4
-    assert len(xor.compare([grid, tuned])) == 5
-    other = grid | {"config": {"level": "feature", "lr": 0.5, "num_features": [1, 2, 4, 8, 16, 32]}}
-    headings = [column.header for column in xor.compare([grid, other])[0].columns]
+    tables = xor.averages(xor.SMOKE, zeros, zeros.astype(np.uint8))
+    grid = {
+        "config": {"level": "feature", "seed": 0},
+        "row": "level=feature",
+        "result": {"tables": tables, "without_gmean": tables},
+    }
+    assert len(xor.tables([grid])) == 4
+    assert len(xor.tables([grid, tuned])) == 5
+    other = grid | {"row": "level=feature lr=0.5"}
+    headings = [column.header for column in xor.tables([grid, other])[0].columns]
     assert headings[-2:] == ["ours, feature level", "ours, feature level, lr 0.5"]
     # No more than two fit beside the paper.
-    third = grid | {"config": {"level": "set"}}
-    assert [len(table.columns) for table in xor.compare([grid, other, third])][:2] == [5, 4]
+    third = grid | {"config": {"level": "set", "seed": 1}, "row": ""}
+    assert xor.heading(third) == "set level, seed 1"
+    assert [len(table.columns) for table in xor.tables([grid, other, third])][:2] == [5, 4]
 
 
 def test_dead_are_prototypes_without_features_and_features_that_nobody_has():
@@ -167,7 +172,7 @@ def test_dead_are_prototypes_without_features_and_features_that_nobody_has():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [(dict(start="calm"), "paper or calibrated"), (dict(leak=0.1), "leak=0.1")]
+    ("settings", "words"), [(dict(start="calm"), "one of paper, calibrated"), (dict(leak=0.1), "leak=0.1")]
 )
 def test_settings_that_make_no_sense_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
@@ -178,7 +183,7 @@ def test_tables_count_every_model_once():
     config = xor.Config()
     right = np.zeros(xor.shape(config), np.uint8)
     right[INTERSECTIONS.index("min")] = 4
-    tables = xor.tables(config, np.ones(right.shape, np.float32), right)
+    tables = xor.averages(config, np.ones(right.shape, np.float32), right)
     assert right.size == 11_664
     for rows in tables.values():
         assert sum(row["n"] for row in rows) == 11_664

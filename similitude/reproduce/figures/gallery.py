@@ -7,28 +7,23 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from string import Template
 
 from ...files import write_text
 from ...interpret.figures.base import save
-from ..record import RunError, make_writable
+from .. import EXPERIMENTS, find
+from ..record import RunError, make_writable, result_of_now
 from ..results import origin, unknown_settings
-from .editing import of_editing
-from .mnist import of_mnist
-from .ptb import of_ptb
-from .resnet import of_resnet
 from .runs import Made, Missing, Progress, Run
-from .xor import of_xor
 
-KINDS: dict[str, Callable[[list[Run], Progress], Made]] = {
-    "xor": of_xor,
-    "mnist": of_mnist,
-    "resnet": of_resnet,
-    "ptb": of_ptb,
-    "sevens": of_editing,
-}
+
+def kinds() -> dict[str, Callable[[list[Run], Progress], Made]]:
+    """The functions that draw runs, by the name of their experiment."""
+    named = {name: function for name in EXPERIMENTS if (function := find(name).figures)}
+    parts = {name: function.split(".") for name, function in named.items()}
+    return {name: getattr(import_module(f".{file}", __package__), function) for name, (file, function) in parts.items()}
 
 
 def make(
@@ -66,7 +61,7 @@ def make(
 
 
 def _figures(runs: list[Run], progress: Progress) -> Made:
-    for name, kind in KINDS.items():
+    for name, kind in kinds().items():
         own = [run for run in runs if run.whole["experiment"] == name]
         yield from kind(own, progress) if own else ()
 
@@ -75,15 +70,15 @@ def runs_in(folder: Path) -> list[Run]:
     """The run in this folder, or all results in it."""
     if (folder / "result.json").exists():
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
-        if not isinstance(run.whole, dict) or run.whole.get("experiment") not in KINDS:
-            raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(KINDS)}.")
+        if not isinstance(run.whole, dict) or run.whole.get("experiment") not in kinds():
+            raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(kinds())}.")
         return [run]
     if (folder / "config.json").exists():
         raise RunError(f"{folder} holds a run that has not ended; run its similitude reproduce command to go on.")
     if not folder.is_dir():
         raise RunError(f"no folder {folder}; give a run's folder, such as runs/xor-paper-seed0, or results.")
     found = [Run(p.stem, _read(p), f"{p.with_suffix('')}.") for p in sorted(folder.glob("*.json"))]
-    found = [run for run in found if isinstance(run.whole, dict) and run.whole.get("experiment") in KINDS]
+    found = [run for run in found if isinstance(run.whole, dict) and run.whole.get("experiment") in kinds()]
     if not found:
         raise RunError(f"no results in {folder}; make some with: similitude reproduce xor")
     return found
@@ -91,7 +86,8 @@ def runs_in(folder: Path) -> list[Run]:
 
 def _read(path: Path) -> dict:
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
+        return result_of_now(content) if isinstance(content, dict) else content
     except (ValueError, OSError):
         raise RunError(f"{path} is not JSON that can be read; remove it, or make it again.") from None
 

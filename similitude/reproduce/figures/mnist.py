@@ -34,7 +34,7 @@ def of_mnist(runs: list[Run], progress: Progress) -> Made:
         curves = {name: network["curve"] for name, network in run.whole["result"]["networks"].items()}
         alt = "Training loss and test accuracy of the networks over the epochs."
         yield Drawn(f"mnist-training{end}", f"MNIST: training{which}", alt, training(curves, "test accuracy"))
-        digits, why = _digits(run.made_up)
+        digits, why = _digits(run.config["made_up"])
         images = run.arrays("images")
         if not images:
             why_none = "the run has no images.npz: no visual network was trained"

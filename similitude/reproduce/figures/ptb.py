@@ -31,7 +31,7 @@ def of_ptb(runs: list[Run], progress: Progress) -> Made:
         own = [run for run in runs if (run.config["init"], run.config["tied"]) == (init, tied)]
         series, levels = perplexities(own, init, tied)
         ties = "tied" if tied else "untied"
-        made_up = ", ours on made-up tokens" if any(run.made_up for run in own) else ""
+        made_up = ", ours on made-up tokens" if any(run.config["made_up"] for run in own) else ""
         title = f"PTB: validation perplexity against K, {init}, {ties} prototypes{made_up}"
         alt = "Lines of perplexity against the number of features: the paper's, and ours beside them."
         yield Drawn(f"ptb-perplexity-{init}-{ties}", title, alt, perplexity(series, levels))
@@ -93,16 +93,16 @@ def best(runs: list[Run]) -> list[Run]:
 def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:
     """Lines of (K, perplexity), the paper's and our means over seeds, and the perplexities of linear models."""
     rows = [r for r in paper("ptb_validation_perplexity") if (r["init"], r["tied_prototypes"] == "Y") == (init, tied)]
-    wanted = {(run.network, run.config["intersection"], run.config["difference"]) for run in runs}
+    wanted = {(run.config["network"], run.config["intersection"], run.config["difference"]) for run in runs}
     points = _papers_points([r for r in rows if (r["model"], r["intersection"], r["difference"]) in wanted])
     linear = [float(r["perplexity"]) for r in rows if r["model"] == "baseline"]
     levels: dict[str, list[float]] = {"paper, linear": linear} if linear else {}
     for run in runs:
         c, value = run.config, run.whole["result"]["valid"]
-        if run.network == "baseline":
+        if c["network"] == "baseline":
             levels.setdefault(f"ours, linear, {c['epochs']} epochs", []).append(value)
         else:
-            kind = f"{run.network}, {c['intersection']} + {c['difference']}, {c['level']}, {c['epochs']} epochs"
+            kind = f"{c['network']}, {c['intersection']} + {c['difference']}, {c['level']}, {c['epochs']} epochs"
             points.setdefault(f"ours, {kind}", {}).setdefault(c["num_features"], []).append(value)
     series = {name: (list(line), [float(np.mean(v)) for v in line.values()]) for name, line in points.items()}
     return series, {name: float(np.mean(values)) for name, values in levels.items()}
@@ -121,10 +121,10 @@ def _papers_points(rows: list[dict[str, str]]) -> Points:
 def _name(run: Run) -> str:
     c = run.config
     how = f"{c['init']}, {'tied' if c['tied'] else 'untied'}, {c['epochs']} epochs, seed {c['seed']}"
-    if run.network == "baseline":
-        return f"{run.network}, {how}"
+    if c["network"] == "baseline":
+        return f"{c['network']}, {how}"
     what = f"K {c['num_features']}, {c['intersection']} + {c['difference']}, {c['level']} level"
-    return f"{run.network}, {what}, {how}"
+    return f"{c['network']}, {what}, {how}"
 
 
 def _trace(run: Run) -> dict[str, list[float]]:

@@ -15,7 +15,7 @@ def of_resnet(runs: list[Run], progress: Progress) -> Made:
     for run in runs:
         where, seed = _where(run), _seed(run)
         rows = np.array(run.whole["result"]["curve"], dtype=float)
-        head = "linear" if run.network == "baseline" else "Tversky"
+        head = "linear" if run.config["network"] == "baseline" else "Tversky"
         groups.setdefault(where, {})[f"{head}, {seed}"] = rows[:, :3]
         if rows.shape[1] >= 6:
             traces[f"{where}, {seed}"] = dict(zip(("step", "alpha", "beta", "theta"), rows[:, [0, 3, 4, 5]].T))
@@ -31,7 +31,7 @@ def of_resnet(runs: list[Run], progress: Progress) -> Made:
 
 
 def _where(run: Run) -> str:
-    return f"{'made-up pictures' if run.made_up else run.config['data'].upper()}, {run.config['condition']}"
+    return f"{'made-up pictures' if run.config['made_up'] else run.config['data'].upper()}, {run.config['condition']}"
 
 
 def _seed(run: Run) -> str:

@@ -29,17 +29,6 @@ class Run(NamedTuple):
     def config(self) -> dict:
         return self.whole["config"]
 
-    @property
-    def made_up(self) -> int:
-        """Number of made-up examples that it trained on, 0 for real data; old results have another name for it."""
-        names = ("made_up", "digits", "pictures", "text")
-        return next((self.config[name] for name in names if name in self.config), 0)
-
-    @property
-    def network(self) -> str:
-        """Which of its experiment's networks it trained; old results call it model."""
-        return self.config["network"] if "network" in self.config else self.config["model"]
-
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays in the run's NAME.npz; empty if it has no such file."""
         path = Path(f"{self.files}{name}.npz")

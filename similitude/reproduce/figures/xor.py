@@ -144,7 +144,7 @@ def bars(runs: list[Run]) -> dict[str, dict]:
     for name, factors in xor.FACTORS.items():
         which = "tables" if name == "by_reductions" else "without_gmean"
         series = {"paper": paper(f"xor_{name}")}
-        series |= {f"ours, {xor.named(run.config)}": run.whole["result"][which][name] for run in runs}
+        series |= {f"ours, {xor.heading(run.whole)}": run.whole["result"][which][name] for run in runs}
         if name == "by_num_features":
             series = {s: sorted(rows, key=lambda row: float(row["num_features"])) for s, rows in series.items()}
         out[BY[name]] = {s: dict(_bar(row, factors) for row in rows) for s, rows in series.items()}

@@ -1,0 +1,91 @@
+"""What ``similitude doctor`` says: what is installed, which devices there are, and which backends work."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+
+import torch
+
+from . import __version__
+from .functional import BACKENDS, tversky_projection
+
+LIBRARIES = ("numpy", "safetensors", "transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
+
+
+class BrokenBackend(Exception):
+    """A backend that this machine should run gives a wrong answer or none."""
+
+
+def report() -> Iterator[str]:
+    """The lines of the report; raises ``BrokenBackend`` after the last one if a backend is broken.
+
+    Each section is a function of its own. A further section, such as which code runs for which form, is one more.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    yield from versions()
+    yield from devices()
+    yield from backends(device)
+
+
+def versions() -> Iterator[str]:
+    yield f"similitude: {__version__}"
+    yield f"python: {platform.python_version()} ({platform.system()} {platform.machine()})"
+    yield f"torch: {torch.__version__} ({torch_build()})"
+    for library in LIBRARIES:
+        try:
+            yield f"{library}: {metadata.version(library)}"
+        except metadata.PackageNotFoundError:
+            yield f"{library}: not installed"
+
+
+def torch_build() -> str:
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+
+
+def devices() -> Iterator[str]:
+    yield "devices"
+    yield f"  cpu: {torch.get_num_threads()} threads"
+    for i in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(i)
+        yield f"  cuda:{i}: {gpu.name}, {gpu.total_memory / 2**30:.1f} GiB"
+    if torch.backends.mps.is_available():
+        yield "  mps: yes"
+
+
+def backends(device: torch.device) -> Iterator[str]:
+    yield f"backends, on {device}"
+    healthy = True
+    for backend in BACKENDS:
+        right, answer = check_backend(backend, device)
+        healthy = healthy and right
+        yield f"  {backend}: {answer}"
+    if not healthy:
+        raise BrokenBackend("a backend is broken: please report it with the lines above.")
+
+
+def check_backend(backend: str, device: torch.device) -> tuple[bool, str]:
+    """Whether the backend is fine, and a word on it. Only the default must be able to run here."""
+    try:
+        got, expected = try_projection(backend, device), try_projection("reference", device)
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return backend != "auto", f"no, {why}"
+    error = (got - expected).abs().max().item()
+    # The comparison is False for NaN.
+    if error <= 1e-4:
+        return True, "yes"
+    return False, f"WRONG, {error:.2g} away from the reference"
+
+
+def try_projection(backend: str, device: torch.device) -> torch.Tensor:
+    """A small projection's output and gradient, in one vector."""
+    generator = torch.Generator().manual_seed(0)
+    x, prototypes, features = (torch.randn(rows, 16, generator=generator).to(device) / 4 for rows in (5, 3, 32))
+    x.requires_grad_()
+    out = tversky_projection(x, prototypes, features, backend=backend)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x)
+    return torch.cat([out.detach().flatten(), gradient.flatten()])

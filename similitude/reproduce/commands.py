@@ -1,0 +1,159 @@
+"""The commands of experiments: ``similitude demo``, ``reproduce``, ``table`` and ``gallery``, and their errors.
+
+Each command imports what it needs itself, so that the help is quick.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+from . import EXPERIMENTS, UnknownExperiment
+
+if TYPE_CHECKING:
+    import typer
+else:
+    # cli.main says what to install if it is missing.
+    with suppress(ModuleNotFoundError):
+        import typer
+
+NAMES = ", ".join(EXPERIMENTS)
+
+
+def fail(sentence: str, code: int = 1) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def sentences(missing: str, stopped: str, *errors: type[Exception]):
+    """Turns errors into one sentence and an exit code; ``missing`` names the extra that brings a missing library."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(stopped, code=130)
+    except UnknownExperiment as error:
+        fail(str(error), code=2)
+    except ModuleNotFoundError as error:
+        fail(missing.format(error.name))
+    except errors as error:
+        fail(str(error))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="PNG file that the picture is written to.")] = Path("demo.png"),
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Splits the digits and starts both models.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits, for each model.")] = 20,
+    features: Annotated[int, typer.Option(min=1, help="Size of the feature bank.")] = 256,
+) -> None:
+    """Read digits with a Tversky projection, and show why.
+
+    Trains one TverskyProjection and one nn.Linear on 4,000 MNIST digits, in seconds and on the CPU, prints their
+    accuracies on 1,000 others, explains one answer feature by feature and draws it. Nothing is downloaded.
+    """
+    from . import demo
+
+    needs = "the demo needs the demo extra, which brings {}: pip install 'similitude[demo]'"
+    with sentences(needs, "stopped; no picture was written.", OSError):
+        demo.check_writable(out)
+        demo.show(demo.Config(seed=seed, epochs=epochs, num_features=features), out)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"Which experiment: {NAMES}.", show_default=False)],
+    recipe: Annotated[str, typer.Option(help="The paper's settings, or another recipe of the experiment.")] = "paper",
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Another seed than the recipe's.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder, by default runs/NAME-...; of --all, the runs' folder.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Folder that the result is copied to.")] = Path("results"),
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A few steps on made-up data; no result is copied.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All rows of its table; --set selects or changes rows.")] = False,
+    share: Annotated[str | None, typer.Option(metavar="I/N", help="Of --all: every N-th row, from row I on.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print the command of each row and exit.")] = False,
+) -> None:
+    """Run one of the paper's experiments, or resume it.
+
+    The run's folder holds settings, log, checkpoints and the result. After a stop of any kind, the same command resumes
+    from the last checkpoint. Several processes can share the rows of --all: a row in which another process works is
+    skipped.
+    """
+    from rich.console import Console
+
+    from . import run
+    from .data.find import DataError
+    from .record import RunError
+
+    needs = f"{name} needs {{}}, which comes with: pip install 'similitude[demo]'"
+    stopped = f"stopped; resume from the last checkpoint with: {shlex.join(['similitude', *sys.argv[1:]])}"
+    settings = (settings or []) + ([] if seed is None else [f"seed={seed}"])
+    with sentences(needs, stopped, RunError, DataError, ImportError):
+        if share and not every:
+            fail("--share divides the rows of --all; add --all.", code=2)
+        elif listed:
+            for line in run.commands(name, recipe, settings, smoke):
+                typer.echo(f"similitude reproduce {line}")
+        elif every:
+            run.run_all(name, recipe, settings, out, results, device, smoke, share or "1/1", Console())
+        else:
+            run.run(name, recipe, settings, out, results, device, smoke, Console())
+
+
+def table(
+    name: Annotated[str | None, typer.Argument(help=f"Which experiment: {NAMES}.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the results, one JSON a run.")] = Path("results"),
+    docs: Annotated[Path | None, typer.Option(help="Write the tables into the pages of this folder.")] = None,
+) -> None:
+    """Print our results beside the paper's.
+
+    --docs writes the blocks between the markers of all pages of results, and leaves their prose alone.
+    """
+    from rich.console import Console
+
+    from . import find, pages
+    from . import results as found
+    from .record import RunError
+
+    with sentences("tables need {}: pip install 'similitude[cli]'", "stopped.", RunError):
+        if docs and name:
+            fail(f"--docs writes the pages of all experiments; leave out {name}, or --docs.", code=2)
+        elif docs:
+            pages.write(docs, results)
+            Console().out(f"pages written to {docs}", highlight=False)
+        elif name is None:
+            fail(f"name an experiment out of {NAMES}, or give --docs for all of them.", code=2)
+        else:
+            experiment, runs = find(name), list(found.load(results, name).values())
+            if not runs:
+                fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
+            for line in [*experiment.tables(runs), *found.caveats(runs)]:
+                Console().print(line)
+
+
+def gallery(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a folder of results.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder that the figures and index.html are written to.")] = Path("gallery"),
+    svg: Annotated[bool, typer.Option("--svg", help="Write every figure as SVG too.")] = False,
+) -> None:
+    """Draw the paper's figures from a run, or from all results, with a page that shows them."""
+    from rich.console import Console
+
+    from .figures.gallery import make
+    from .record import RunError
+    from .run import progress_of
+
+    console, needs = Console(), "figures need {}, which comes with: pip install 'similitude[viz]'"
+    stopped = f"stopped; the figures so far are in {out}, without a page."
+    with sentences(needs, stopped, RunError), progress_of(console, "gallery", transient=True) as progress:
+        written, missing = make(run, out, svg, progress)
+    left = f"; {missing} could not be made, the page says why" if missing else ""
+    figures = len([path for path in written if path.suffix == ".png"])
+    console.out(f"{figures} figure{'s' * (figures != 1)} written to {out / 'index.html'}{left}", highlight=False)

@@ -1,0 +1,192 @@
+"""Runs of experiments, from Python or from a command: one run, or all rows of an experiment's table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..files import write_bytes, write_json
+from . import find
+from .data.find import DataError
+from .record import EXPERIMENTS_RENAMED, RENAMED, Busy, Record, RunError, WriteError, make_writable
+from .settings import label, of_recipe, row, rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run(
+    name: str,
+    recipe: str = "paper",
+    settings: Iterable[str] = (),
+    out: str | Path | None = None,
+    results: str | Path | None = None,
+    device: str | None = None,
+    smoke: bool = False,
+    console: Console | None = None,
+) -> dict:
+    """The content of result.json of one run, which starts, resumes after a stop, or has ended already.
+
+    Args:
+        name: Name of the experiment.
+        recipe: Name of one of its recipes.
+        settings: Changes of the recipe's settings, such as ``["seed=1", "level=feature"]``.
+        out: The run's folder, by default runs/ and a name made of the settings.
+        results: Folder that the result is copied to, if any; a smoke run is never copied.
+        device: "cpu" or "cuda"; by default cuda if there is a GPU.
+        smoke: Runs a few steps on made-up data.
+        console: Shows progress and the result, if given.
+    """
+    experiment, device = find(name), _device(device)
+    config = of_recipe(experiment, recipe, list(settings), smoke)
+    own = label(experiment, recipe, config, smoke)
+    if results and not smoke:
+        make_writable(Path(results), "--results")
+    folder = Path(out) if out else _folder(Path("runs"), own)
+    record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
+    content = record.result
+    if content:
+        _show(console, f"{record.folder} has ended already; this is its result.")
+    else:
+        try:
+            with progress_of(console, name) as progress:
+                content = record.finish(experiment.run(config, record, progress))
+        except torch.OutOfMemoryError as error:
+            raise RunError(f"too little memory on the GPU: {str(error).splitlines()[0]}") from None
+    if results and not smoke:
+        _copy(record.folder, content, Path(results) / own)
+    for item in experiment.summary(content):
+        _show(console, item)
+    _show(console, f"result written to {record.folder / 'result.json'}")
+    return content
+
+
+def run_all(
+    name: str,
+    recipe: str = "paper",
+    settings: Iterable[str] = (),
+    out: str | Path | None = None,
+    results: str | Path | None = None,
+    device: str | None = None,
+    smoke: bool = False,
+    share: str = "1/1",
+    console: Console | None = None,
+) -> list[dict]:
+    """The results of all rows of the experiment's table; see ``run`` for the arguments.
+
+    A row that fails does not stop the others, and a row in which another process works is skipped.
+
+    Args:
+        out: Folder of the runs' folders.
+        share: "I/N" runs every N-th row, from row I on.
+    """
+    experiment, folder, (first, step) = find(name), Path(out or "runs"), _share(share)
+    table = rows(experiment, recipe, list(settings), smoke)
+    # A wrong setting is reported before the first run.
+    labels = [label(experiment, recipe, of_recipe(experiment, recipe, one, smoke), smoke) for one in table]
+    done, failed = [], 0
+    for place in range(first - 1, len(table), step):
+        _show(console, f"row {place + 1} of {len(table)}: {labels[place]}")
+        try:
+            own = _folder(folder, labels[place])
+            done.append(run(name, recipe, table[place], own, results, device, smoke, console))
+        except Busy as error:
+            _show(console, f"skipped: {error}")
+        except WriteError:
+            raise
+        except (RunError, DataError) as error:
+            failed += 1
+            if console:
+                print(error, file=sys.stderr)
+    if failed:
+        mine = len(range(first - 1, len(table), step))
+        raise RunError(f"{failed} of {mine} rows could not be run; the same command tries these again.")
+    return done
+
+
+def commands(name: str, recipe: str = "paper", settings: Iterable[str] = (), smoke: bool = False) -> list[str]:
+    """The arguments of ``similitude reproduce`` for each row of the experiment's table."""
+    experiment = find(name)
+    start = [name, *(["--recipe", recipe] if recipe != "paper" else []), *(["--smoke"] if smoke else [])]
+    table = rows(experiment, recipe, list(settings), smoke)
+    return [shlex.join([*start, *(word for setting in one for word in ("--set", setting))]) for one in table]
+
+
+def _share(text: str) -> tuple[int, int]:
+    first, _, step = text.partition("/")
+    if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
+        raise RunError(f"share must be I/N, with I from 1 to N, such as 2/4; got {text!r}.")
+    return int(first), int(step)
+
+
+def _device(device: str | None) -> str:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise RunError(f"device must be cpu, or cuda where there is one; got {device!r}.")
+    return device
+
+
+def _folder(parent: Path, own: str) -> Path:
+    """The run's folder; a folder that version 0.1.0 began under its own names is taken up."""
+    if not (parent / own).exists() and parent.is_dir():
+        for folder in parent.iterdir():
+            if _name_of_now(folder.name) == own:
+                return folder
+    return parent / own
+
+
+def _name_of_now(name: str) -> str:
+    """A folder's name with the names that settings and experiments have now."""
+    experiment, *parts = name.split("-")
+    for old, now in RENAMED.items():
+        parts = [now + part.removeprefix(old) if part.startswith(f"{old}_") else part for part in parts]
+    return "-".join([EXPERIMENTS_RENAMED.get(experiment, experiment), *parts])
+
+
+def _copy(folder: Path, content: dict, to: Path) -> None:
+    """Copies a run's result and arrays, as TO.json and TO.NAME.npz."""
+    try:
+        write_json(to.with_name(f"{to.name}.json"), content)
+        for file in folder.glob("*.npz"):
+            write_bytes(to.with_name(f"{to.name}.{file.name}"), file.read_bytes())
+    except OSError as error:
+        raise WriteError(
+            f"cannot write to {to.parent}: {error.strerror}; the run is whole, run the same command to copy it."
+        ) from None
+
+
+def _show(console: Console | None, item: object) -> None:
+    """Prints a line as it is, or a table."""
+    if console and isinstance(item, str):
+        console.out(item, highlight=False)
+    elif console:
+        console.print(item)
+
+
+@contextmanager
+def progress_of(console: Console | None, name: str, transient: bool = False):
+    """A function ``progress(step, steps, what, **values)`` that draws a bar on the console, if there is one."""
+    if console is None:
+        yield lambda *_, **__: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[values]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as bar:
+        task = bar.add_task(name, total=None, values="")
+
+        def progress(step: int, steps: int, what: str = "", **values: float) -> None:
+            if step < bar.tasks[task].completed:
+                # Another part of the run began, whose steps take another time.
+                bar.reset(task)
+            speed = bar.tasks[task].speed
+            shown = [f"{key} {value:.3f}" for key, value in values.items()] + ([f"{speed:.3g}/s"] if speed else [])
+            bar.update(task, completed=step, total=steps, description=f"{name} {what}".strip(), values=", ".join(shown))
+
+        yield progress
