@@ -17,7 +17,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from . import checks
+from .checks import short
+from .form import check_choice
 from .initialize import linear_spread
 from .nn import TverskyProjection, TverskySimilarity
 
@@ -133,29 +134,42 @@ def convert(
 
 
 def _rules(rules: object, common: dict[str, Any]) -> dict[Pattern, Rule]:
-    """The whole options, or the maker, for each pattern."""
-    found: dict[Pattern, Rule] = {}
+    """The full options, or the maker, for each pattern."""
     each: Iterable[tuple[Any, Any]] = rules.items() if isinstance(rules, Mapping) else [(rules, {})]
-    for pattern, rule in each:
-        named = isinstance(pattern, str | re.Pattern)
-        if not named and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
-            expected = "a name pattern, a compiled regular expression, a class of modules, or a mapping from these"
-            raise TypeError(f"rules must be {expected}; got {pattern!r}.")
-        if not isinstance(rule, Mapping) and not callable(rule):
-            expected = "a mapping of options, or a maker(old_module, name)"
-            raise TypeError(f"the rule of {_shown(pattern)} must be {expected}; got {rule!r}.")
-        found[pattern] = {**common, **rule} if isinstance(rule, Mapping) else cast(Maker, rule)
+    found = {_pattern(pattern): _rule(pattern, rule, common) for pattern, rule in each}
     if not found:
         raise ValueError("rules are empty; give a name pattern, a class of modules, or a mapping from these.")
     given = [name for name, value in common.items() if value is not None and value != "fresh"]
     if given and all(callable(rule) for rule in found.values()):
         raise ValueError(f"every rule has a maker, so that {', '.join(given)} would do nothing; leave it out.")
-    for name in (name for rule in found.values() if isinstance(rule, Mapping) for name in rule):
+    for rule in found.values():
+        if isinstance(rule, Mapping):
+            _check_options(rule)
+    return found
+
+
+def _pattern(pattern: Any) -> Pattern:
+    if isinstance(pattern, str | re.Pattern) or (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
+        return pattern
+    expected = "a name pattern, a compiled regular expression, a class of modules, or a mapping from these"
+    raise TypeError(f"rules must be {expected}; got {pattern!r}.")
+
+
+def _rule(pattern: Pattern, rule: Any, common: dict[str, Any]) -> Rule:
+    if isinstance(rule, Mapping):
+        return {**common, **rule}
+    if callable(rule):
+        return cast(Maker, rule)
+    expected = "a mapping of options, or a maker(old_module, name)"
+    raise TypeError(f"the rule of {_shown(pattern)} must be {expected}; got {rule!r}.")
+
+
+def _check_options(names: Iterable[Any]) -> None:
+    for name in names:
         if name not in OPTIONS:
             near = difflib.get_close_matches(str(name), OPTIONS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"options are {', '.join(OPTIONS)}."
             raise TypeError(f"convert has no option {name!r}; {hint}")
-    return found
 
 
 def _targets(model: nn.Module, rules: dict[Pattern, Rule]) -> list[_Target]:
@@ -179,15 +193,20 @@ def _targets(model: nn.Module, rules: dict[Pattern, Rule]) -> list[_Target]:
         raise ValueError(f"{itself}, which cannot be replaced inside itself; make a TverskyProjection in its place.")
     for outer in model.modules():
         for inner in outer.modules():
-            if inner not in chosen:
-                continue
-            if isinstance(outer, TverskyProjection | TverskySimilarity):
-                where = "is already" if inner is outer else "is part of"
-                raise ValueError(f"{names[inner][0]!r} {where} a {type(outer).__name__}; convert a fresh model.")
-            if outer in chosen and inner is not outer:
-                one, other = (f"{t.name!r}, chosen by {_shown(t.pattern)}," for t in (chosen[inner], chosen[outer]))
-                raise ValueError(f"{one} lies inside {other} and only one of them can be replaced.")
+            if inner in chosen:
+                _check_nesting(chosen[inner], outer, chosen)
     return [chosen[module] for module in names if module in chosen]
+
+
+def _check_nesting(target: _Target, outer: nn.Module, chosen: Mapping[nn.Module, _Target]) -> None:
+    """One error if ``outer``, which is the target or holds it, is a Tversky layer or is replaced too."""
+    same = outer is target.old
+    if isinstance(outer, TverskyProjection | TverskySimilarity):
+        where = "is already" if same else "is part of"
+        raise ValueError(f"{target.name!r} {where} a {type(outer).__name__}; convert a fresh model.")
+    if outer in chosen and not same:
+        one, other = (f"{t.name!r}, chosen by {_shown(t.pattern)}," for t in (target, chosen[outer]))
+        raise ValueError(f"{one} lies inside {other} and only one of them can be replaced.")
 
 
 def _matches(pattern: Pattern, module: nn.Module, names: list[str]) -> bool:
@@ -199,19 +218,24 @@ def _matches(pattern: Pattern, module: nn.Module, names: list[str]) -> bool:
 
 
 def _no_match(pattern: Pattern, names: Mapping[nn.Module, list[str]]) -> str:
-    """The sentence for a pattern that chooses nothing, with what comes nearest."""
+    """The error for a pattern that chooses nothing, with the nearest names or the classes that there are."""
     if isinstance(pattern, type):
         kinds = Counter(type(module).__name__ for module in names if not list(module.children())).most_common(6)
         return f"no layer is of class {pattern.__name__}; the model has {', '.join(kind for kind, _ in kinds)}."
     every = [name for several in names.values() for name in several if name]
-    text = pattern if isinstance(pattern, str) else pattern.pattern
-    near = [name for name in every if fnmatchcase(name, f"*.{text}")]
-    if not near:
-        # Layers that differ in their numbers only are as near as each other.
-        form = partial(re.sub, r"\d+", "*")
-        forms = difflib.get_close_matches(form(text), dict.fromkeys(map(form, every)), n=3, cutoff=0.4)
-        near = [name for nearest in forms for name in every if form(name) == nearest] or every
+    near = _nearest(pattern if isinstance(pattern, str) else pattern.pattern, every)
     return f"no layer matches {_shown(pattern)}; nearest names: {', '.join(near[:3])}."
+
+
+def _nearest(text: str, names: list[str]) -> list[str]:
+    """Names that end as ``text`` says, or else those spelled most alike."""
+    near = [name for name in names if fnmatchcase(name, f"*.{text}")]
+    if near:
+        return near
+    # Layers that differ in their numbers only are equally near.
+    form = partial(re.sub, r"\d+", "*")
+    forms = difflib.get_close_matches(form(text), dict.fromkeys(map(form, names)), n=3, cutoff=0.4)
+    return [name for nearest in forms for name in names if form(name) == nearest] or names
 
 
 def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
@@ -250,7 +274,7 @@ def _projection(model: nn.Module, target: _Target, staying: set[int]) -> Tversky
         able = "only nn.Linear and transformers' Conv1D convert by themselves"
         raise ValueError(f"{chosen}, and {able}: narrow the pattern, or give dim and num_prototypes, or a maker.")
     size = [options["num_prototypes"], options["dim"]]
-    start, tied = checks.check_choice("start", options.pop("start"), STARTS), options["prototypes"]
+    start, tied = check_choice("start", options.pop("start"), STARTS), options["prototypes"]
     if start == "weights":
         _check_weights(old, name, shape, size, tied)
     if isinstance(tied, str):
@@ -269,7 +293,7 @@ def _check_weights(old: Any, name: str, shape: tuple[int, int] | None, size: lis
     if tied is not None:
         raise ValueError(f"{name!r} cannot have both start='weights' and tied prototypes; give one of them.")
     if shape is None or list(shape) != size or not old.weight.is_floating_point():
-        weight = "none" if shape is None else f"one of {list(shape)}, {checks.short(old.weight.dtype)}"
+        weight = "none" if shape is None else f"one of {list(shape)}, {short(old.weight.dtype)}"
         needed = f"a floating weight of [num_prototypes, dim] = {size}"
         raise ValueError(f"start='weights' needs {needed}; {name!r}, of class {type(old).__name__}, has {weight}.")
 
@@ -329,26 +353,34 @@ def _leave_fused_paths(model: nn.Module, layers: list[nn.Module]) -> None:
 
 
 def _tell_transformers(model: nn.Module, layers: list[nn.Module]) -> None:
-    """transformers' models list the tensors that are one: they tie what is listed, and save nothing else that is."""
+    """Updates the lists of tied tensors that transformers' models keep, and their way to resize a vocabulary."""
     defined = sys.modules.get("transformers.modeling_utils")
+    if defined is None:
+        return
     made = {id(tensor) for layer in layers for tensor in chain(layer.parameters(), layer.buffers())}
-    part: Any
     for part in model.modules():
-        if defined is None or not isinstance(part, defined.PreTrainedModel) or set(part.modules()).isdisjoint(layers):
-            continue
-        tensors = dict(chain(part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False)))
-        names: dict[int, list[str]] = defaultdict(list)
-        for name, tensor in tensors.items():
-            names[id(tensor)].append(name)
-        ours = {alias: several[0] for i, several in names.items() if i in made for alias in several[1:]}
-        theirs = {name for name, tensor in tensors.items() if id(tensor) not in made}
-        ties, possible = (
-            {k: v for k, v in (getattr(part, listed, None) or {}).items() if k in theirs and v in tensors}
-            for listed in ("all_tied_weights_keys", "_tied_weights_keys")
-        )
-        part.all_tied_weights_keys, part._tied_weights_keys = ties | ours, possible | ties | ours
-        if _head(part) in layers:
-            part.resize_token_embeddings = partial(_resize_token_embeddings, part)
+        if isinstance(part, defined.PreTrainedModel) and not set(part.modules()).isdisjoint(layers):
+            _declare_ties(part, made)
+            if _head(part) in layers:
+                cast(Any, part).resize_token_embeddings = partial(_resize_token_embeddings, part)
+
+
+def _declare_ties(part: Any, made: set[int]) -> None:
+    """transformers ties the tensors that are listed, and refuses to save others that are shared.
+
+    Listed ties between tensors that convert made, or that are gone, are dropped; shared tensors that it made are added.
+    """
+    tensors = dict(chain(part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False)))
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        names[id(tensor)].append(name)
+    ours = {alias: several[0] for i, several in names.items() if i in made for alias in several[1:]}
+    theirs = {name for name, tensor in tensors.items() if id(tensor) not in made}
+    ties, possible = (
+        {k: v for k, v in (getattr(part, listed, None) or {}).items() if k in theirs and v in tensors}
+        for listed in ("all_tied_weights_keys", "_tied_weights_keys")
+    )
+    part.all_tied_weights_keys, part._tied_weights_keys = ties | ours, possible | ties | ours
 
 
 def _head(model: Any) -> TverskyProjection | None:
