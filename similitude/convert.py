@@ -1,4 +1,4 @@
-"""Put Tversky layers into a model that exists, and say what changed. All is planned first: an error changes nothing."""
+"""Put Tversky layers into an existing model, and say what changed. All is planned first: an error changes nothing."""
 
 from __future__ import annotations
 
@@ -34,10 +34,17 @@ LINES, COLUMNS = 24, 100
 
 @dataclass(frozen=True)
 class Row:
-    """One layer that was replaced, with the parameters that went and those that came.
+    """One replaced layer, with the number of parameters removed and added.
 
-    A shared or tied parameter counts once: at its first row, and at none if the model also has it elsewhere. So the
-    rows add up to what the whole model lost and won.
+    A shared or tied parameter counts once, in its first row; it counts in no row if another part of the model keeps
+    it. So the rows add up to the change of the whole model.
+
+    Attributes:
+        name: The layer's name in the model; several, separated by commas, if it occurs in several places.
+        before: What it was.
+        after: What it is now.
+        parameters_before: Parameters that the model lost by it.
+        parameters_after: Parameters that the model gained by it.
     """
 
     name: str
@@ -49,7 +56,14 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Conversion:
-    """What convert changed: a row for each layer, and the parameters of the whole model. Print it."""
+    """What convert changed: a row for each layer, and the parameters of the whole model. Print it.
+
+    Attributes:
+        rows: The replaced layers.
+        parameters_before: Parameters of the whole model before.
+        parameters_after: Parameters of the whole model after.
+        trainable: Those of them that train.
+    """
 
     rows: tuple[Row, ...]
     parameters_before: int
@@ -75,7 +89,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Target:
-    """A module to replace, by all the names that it has in the model, and the options or the maker for it."""
+    """A module to replace, with all its names in the model, and the options or the maker for it."""
 
     old: nn.Module
     names: list[str]
@@ -99,18 +113,25 @@ def convert(
 ) -> Conversion:
     """A printable table of the layers of ``model`` that were replaced, in place, by Tversky layers.
 
-    rules: which layers: a name with ``*``, ``?``, ``[…]`` (``*`` matches dots too), a compiled regular expression for
-    the whole name, or a class of modules. Or several of these, each with options of its own, which come before the
-    common ones: ``{"*.mlp": dict(dim=768, num_prototypes=768), "lm_head": dict(start="weights")}``. In the place of
-    options may stand a maker, ``maker(old_module, name) -> nn.Module``, to put in whatever it returns.
-    start: ``weights`` takes the replaced weight's rows as prototypes (and its bias, with ``bias=True``).
-    prototypes: the name of a parameter of the model to tie to, such as ``transformer.wte.weight``.
-    freeze: every parameter that the model had before stops training; what is put in trains.
-    options: those of TverskyProjection. ``num_features`` gives each layer a bank of its own, ``features=bank`` one to
-    all. nn.Linear and transformers' Conv1D bring their ``dim`` and ``num_prototypes``; other modules need both.
+    The new layer has the device, dtype and mode of the old one, but not its hooks. A module that occurs in several
+    places is replaced by one layer in all of them.
 
-    The new layer has the device, dtype and mode of the old one; hooks of the old one go with it. A module that occurs
-    in several places is replaced by one layer in all of them.
+    Args:
+        model: The model to change.
+        rules: Which layers: a name with ``*``, ``?``, ``[…]`` (``*`` matches dots too), a compiled regular expression
+            for the whole name, or a class of modules. Or a mapping from several of these to options of their own, which
+            override the common ones:
+            ``{"*.mlp": dict(dim=768, num_prototypes=768), "lm_head": dict(start="weights")}``.
+            Instead of options a rule may have a maker, ``maker(old_module, name) -> nn.Module``; convert puts in
+            whatever it returns.
+        start: ``fresh`` starts prototypes as a new layer does; ``weights`` takes the rows of the replaced weight (and
+            its bias, with ``bias=True``).
+        prototypes: Parameter to tie to: one of the model's by name, such as ``transformer.wte.weight``, or an
+            nn.Parameter itself.
+        freeze: Whether every parameter that the model had before stops training; what is put in trains.
+        **options: Those of TverskyProjection. ``num_features`` gives each layer its own bank, ``features=bank`` gives
+            all the same one. nn.Linear and transformers' Conv1D imply ``dim`` and ``num_prototypes``; other modules
+            need both.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module; got {type(model).__name__}.")
@@ -239,7 +260,7 @@ def _nearest(text: str, names: list[str]) -> list[str]:
 
 
 def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
-    """A new layer for each target; nothing of the model is touched."""
+    """A new layer for each target; the model is not changed."""
     replaced = {part for target in targets for part in target.old.modules()}
     staying = {id(p) for m in model.modules() if m not in replaced for p in m.parameters(recurse=False)}
     homes: dict[int, tuple[tuple, str]] = {id(p): ((p.device, p.dtype), "the model") for p in model.parameters()}
@@ -259,7 +280,7 @@ def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
 
 
 def _projection(model: nn.Module, target: _Target, staying: set[int]) -> TverskyProjection:
-    """The layer that takes the place of the target."""
+    """The layer that replaces the target."""
     old, name, options = target.old, target.name, dict(target.options or {})
     if any(isinstance(model.get_submodule(n.rpartition(".")[0]), nn.MultiheadAttention) for n in target.names):
         why = "nn.MultiheadAttention reads its weight without calling it"
@@ -308,7 +329,7 @@ def _start_from(layer: TverskyProjection, old: Any) -> None:
 
 
 def _named(model: nn.Module, name: str, layer: str, size: list[int], staying: set[int]) -> nn.Parameter:
-    """The model's parameter of that name, of the size of the layer's prototypes."""
+    """The model's parameter of that name, which must have the size of the layer's prototypes."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if name not in parameters:
         near = difflib.get_close_matches(name, parameters, n=3, cutoff=0.4) or list(parameters)[:3]
@@ -331,20 +352,20 @@ def _shape(module: Any) -> tuple[int, int] | None:
 
 
 def _home(model: nn.Module, old: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Device and dtype of what is replaced, or of the model where it has no floating parameter."""
+    """Device and dtype of the replaced module, or of the model if that has no floating parameter."""
     first = next((p for p in chain(old.parameters(), model.parameters()) if p.is_floating_point()), None)
     return (None, None) if first is None else (first.device, first.dtype)
 
 
 def _place(layer: nn.Module, device: torch.device | None, dtype: torch.dtype | None, known: Iterable[int]) -> None:
-    """The layer moved, except for what the model has already."""
+    """Moves the layer, except the parts whose parameters the model already has."""
     for part in layer.modules():
         if device is not None and not any(id(p) in known for p in part.parameters()):
             part.to(device=device, dtype=dtype)
 
 
 def _leave_fused_paths(model: nn.Module, layers: list[nn.Module]) -> None:
-    """torch's encoder has a path for inference that reads its layers' weights; these two flags keep it from that."""
+    """Switches off the inference path of torch's encoder, which reads its layers' weights without calling them."""
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoderLayer) and not {part.linear1, part.linear2}.isdisjoint(layers):
             part.activation_relu_or_gelu = 0
@@ -392,9 +413,9 @@ def _head(model: Any) -> TverskyProjection | None:
 
 
 def _resize_token_embeddings(model: Any, *args: Any, **kwargs: Any) -> nn.Embedding:
-    """The token embeddings, resized by transformers; a converted head follows, new prototypes at the mean of the old.
+    """The token embeddings, resized by transformers, and a converted head with them.
 
-    transformers itself would look for the weight of the head.
+    New prototypes start at the mean of the old ones. transformers itself would look for the weight of the head.
     """
     head = _head(model)
     if head is None:
@@ -448,7 +469,7 @@ def _shown(pattern: Pattern) -> str:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """The cells side by side, cut to their widths: names at the front, since their ends tell layers apart."""
+    """The cells side by side, cut to their widths; names are cut at the front, since their ends tell layers apart."""
     name, before, after, *counts = (
         text if len(text) <= w else "…" + text[1 - w :] if i == 0 else text[: w - 1] + "…"
         for i, (text, w) in enumerate(zip(cells, widths))
