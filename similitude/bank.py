@@ -337,7 +337,7 @@ def _is_projection(layer: object) -> bool:
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
-    layers = {name: m for name, m in model.named_modules() if _is_layer(m)}
+    layers: dict[str, Any] = {name: m for name, m in model.named_modules() if _is_layer(m)}
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():

@@ -157,7 +157,8 @@ def convert(
 def _rules(rules: object, common: dict[str, Any]) -> dict[Pattern, Rule]:
     """The full options, or the maker, for each pattern."""
     each: Iterable[tuple[Any, Any]] = rules.items() if isinstance(rules, Mapping) else [(rules, {})]
-    found = {_pattern(pattern): _rule(pattern, rule, common) for pattern, rule in each}
+    checked = ((_pattern(pattern), rule) for pattern, rule in each)
+    found = {pattern: _rule(pattern, rule, common) for pattern, rule in checked}
     if not found:
         raise ValueError("rules are empty; give a name pattern, a class of modules, or a mapping from these.")
     given = [name for name, value in common.items() if value is not None and value != "fresh"]

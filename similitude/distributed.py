@@ -148,10 +148,10 @@ class ShardedProjection(TverskyProjection):
 
     def _own_similarities(self, x: Tensor) -> Tensor:
         """Similarities to this process's prototypes, ``[..., own share of P]``."""
-        x, features, *constants = (
+        x, features, alpha, beta, theta = (
             _everywhere(tensor, self.mesh) for tensor in (x, self.features.weight, *self.contrast())
         )
-        own = F.tversky_projection(x, _own(self.prototypes), features, *constants, *self.form)
+        own = F.tversky_projection(x, _own(self.prototypes), features, alpha, beta, theta, *self.form)
         return own if self.bias is None else own + _own(self.bias).to(own.dtype)
 
     def _first_row(self) -> int:
