@@ -1,4 +1,4 @@
-"""FeatureBank, and its upkeep: which features are used on data, removal of those that no object has, and new ones."""
+"""FeatureBank, and its upkeep: usage counts features on data, prune removes unused ones, grow adds new ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
+from .batches import batches, inputs_of
 from .contrast import Contrast
 from .form import check_choice
 from .initialize import INITS, fill_
@@ -19,16 +20,23 @@ from .ops.modes import wide
 
 Through = Callable[[Any], Any]
 
-# Measures that are in memory at once.
+# Numbers of measures that are in memory at once.
 AT_ONCE = 2**24
 SHOWN = 8
 
 
 class FeatureBank(nn.Module):
-    """Ω: K feature vectors of width D, learned; shared by all the layers that are given it.
+    """Ω: K learned feature vectors of width D; layers that are given one bank share it.
 
     Called on objects ``[..., D]`` it returns their measures x · f_k, ``[..., K]``; an object has the features whose
     measure is positive.
+
+    Args:
+        num_features: K.
+        dim: D.
+        init: Starting values, see TverskyProjection.
+        device: Device of the weight.
+        dtype: Floating dtype of the weight.
     """
 
     def __init__(self, num_features: int, dim: int, *, init: str = "calibrated", device=None, dtype=None):
@@ -60,11 +68,11 @@ class FeatureBank(nn.Module):
         return nn.functional.linear(x, self.weight)
 
     def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
-        """How often objects have each feature, and which are dead or duplicates; see bank.usage."""
+        """How many of the objects have each feature, and which features are dead or duplicates; see bank.usage."""
         return usage(self, objects, through, threshold)
 
     def grow(self, new: int | Tensor, scale: float = 1.0) -> None:
-        """Adds features, for all layers that share the bank; see bank.grow."""
+        """Adds features for all layers that share the bank; see bank.grow."""
         grow(self, new, scale)
 
     def extra_repr(self) -> str:
@@ -73,11 +81,15 @@ class FeatureBank(nn.Module):
 
 @dataclass(frozen=True)
 class Usage:
-    """How the objects that were counted use each feature of a bank. Print it.
+    """How the counted objects use each feature of a bank. Print it.
 
-    objects: how many they are. presence: share of them that have the feature, ``[K]``. measure: mean measure of the
-    feature in those that have it, ``[K]``, 0 where nobody does. duplicates: ``(feature, earlier feature, cosine)`` for
-    each feature that points where an earlier one does.
+    Attributes:
+        objects: Number of objects.
+        presence: Share of the objects that have each feature, ``[K]``.
+        measure: Mean measure of each feature in the objects that have it, ``[K]``; 0 if none has it.
+        duplicates: ``(feature, earlier feature, cosine)`` for each feature whose cosine to an earlier one is above the
+            threshold.
+        threshold: That threshold.
     """
 
     objects: int
@@ -88,12 +100,12 @@ class Usage:
 
     @property
     def dead(self) -> list[int]:
-        """Features that nobody has."""
+        """Features that no object has."""
         return (self.presence == 0).nonzero()[:, 0].tolist()
 
     @property
     def ever_present(self) -> list[int]:
-        """Features that everybody has: they tell nobody apart by having them."""
+        """Features that all objects have, so that their presence separates none."""
         return (self.presence == 1).nonzero()[:, 0].tolist()
 
     def __str__(self) -> str:
@@ -114,8 +126,12 @@ class Usage:
 class Pruned:
     """What was removed from a bank. Print it.
 
-    kept, removed: the features' numbers before; the k-th feature now was ``kept[k]``. folded: those of the removed that
-    some prototype had, and whose constant share is now in the bias.
+    Attributes:
+        bank: The bank's name in the model.
+        kept: Old indices of the features that stay; feature k was ``kept[k]``.
+        removed: Old indices of the features that went.
+        folded: Those of the removed features that some prototype had; their constant share of the output is now in the
+            bias.
     """
 
     bank: str
@@ -131,16 +147,18 @@ class Pruned:
 
 @torch.no_grad()
 def usage(bank: FeatureBank, objects: Tensor | Iterable, through: Through | None = None, threshold=0.99) -> Usage:
-    """How often each feature is present and how strong it is, and the dead and duplicate ones.
+    """How many of the objects have each feature and how strongly, and which features are dead or duplicates.
 
-    objects: a tensor ``[..., D]``, or a loader: batches of such tensors, or tuples of which they are the first.
-    through: what makes vectors of a batch, such as a backbone; a module is in ``eval()`` meanwhile.
-    threshold: the cosine above which a feature duplicates an earlier one.
+    Args:
+        bank: The feature bank.
+        objects: A tensor ``[..., D]``, or a loader: batches of such tensors, or tuples whose first item is one.
+        through: Function from a batch to vectors, such as a backbone; a module runs in ``eval()``.
+        threshold: Cosine above which a feature is a duplicate of an earlier one.
     """
     counts = _Counts(bank)
     with evaluating(through):
-        for batch in _batches(objects):
-            vectors = _first(batch, bank)
+        for batch in batches(objects, name="objects"):
+            vectors = inputs_of(batch, bank.weight.device)
             counts.add(vectors if through is None else through(vectors))
     if not counts.objects:
         raise ValueError("there are no objects to count: the data has no rows, or its loader was used up before.")
@@ -157,54 +175,53 @@ def prune(
     fold: bool = False,
     alone: bool = False,
 ) -> list[Pruned]:
-    """Removes the features that nobody has when ``model`` runs on ``data``; its outputs there stay as they are.
+    """What was removed from each bank: the features that nothing has when ``model`` runs on ``data``.
 
-    model: a Tversky layer, or a model with such layers, and with **all** those that share its banks. It is run in
-    ``eval()`` on each batch, as ``model(x)`` or ``model(**batch)``, or on what ``through`` makes of the batch; a
-    TverskySimilarity by itself on pairs ``(a, b)``, or on all objects of a tensor.
-    A feature goes if, in each layer on its bank, no input and no prototype has it: for all options nothing is changed.
-    fold: it may go too if only prototypes have it, which costs them −β·f(B−A), the same on all the data; that goes
-    into the bias, which a layer gets where it has none. Not in the ratio model, where it is no constant.
-    alone: says that nobody else uses the bank that was given to a single layer.
+    A feature is removed if, in each layer on its bank, no input and no prototype has it; outputs on ``data`` stay the
+    same for all options. A bank keeps at least one feature. Its ``weight`` is a new parameter afterwards: make a new
+    optimiser, since the old one would go on with the old parameter, which nothing uses.
 
-    A bank keeps one feature at least. Its ``weight`` is a new parameter then: make the optimiser anew, or it goes on
-    with the old one, which nobody uses any more.
+    Args:
+        model: A Tversky layer, or a model with such layers and with **all** those that share their banks. It runs in
+            ``eval()`` on each batch, as ``model(x)`` or ``model(**batch)``; a TverskySimilarity by itself runs on pairs
+            ``(a, b)``, or on all pairs of objects in a tensor.
+        data: A tensor, or an iterable of batches: tensors, tuples whose first item is the input, or mappings.
+        through: Function from a batch to what the model takes, such as a backbone; a module runs in ``eval()``.
+        fold: Whether features that only prototypes have are removed too. Their share of the output, −β·f(B−A), is the
+            same on all the data, and goes into the bias, which a layer gets if it has none. In the ratio model that
+            share is no constant, and such features stay.
+        alone: Whether nothing else uses the bank that was given to a single layer.
     """
     layers = _layers(model)
-    if _is_layer(model) and not model.owns_features and not alone:
+    if _is_layer(model) and not (model.owns_features or alone):
         raise ValueError(
             "this layer's bank was given to it, and other layers may need its features: prune the model that holds "
             "all of them, bank.prune(model, data), or say alone=True."
         )
     counts = {name: _Counts(layer.features) for name, layer in layers.items()}
     with evaluating(model), evaluating(through), _observed(layers, counts):
-        for batch in _batches(data):
+        for batch in batches(data, name="data"):
             _call(model, batch, through, next(iter(layers.values())).features)
     idle = [name for name, count in counts.items() if not count.objects]
     if idle:
         raise ValueError(f"{idle[0] or 'the layer'} was not used on the data, so nothing is known of its features.")
 
     # All is decided before anything is changed.
-    plans: dict[nn.Parameter, _Plan] = {}
-    for name, layer in layers.items():
-        plan = plans.setdefault(_plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
-        plan.users.append(layer)
-        absent = counts[name].having == 0
-        theirs = _prototype_measures(layer).amax(0) > 0 if _is_projection(layer) else ~absent
-        foldable = fold and _is_projection(layer) and layer.model == "contrast"
-        plan.unused &= absent if foldable else absent & ~theirs
-        plan.prototypes_have |= theirs
+    plans = _plans(model, layers, counts, fold)
     return [_carry_out(weight, plan) for weight, plan in plans.items()]
 
 
 @torch.no_grad()
 def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
-    """Adds features to a bank, for all the layers that share it, after those that it has.
+    """Adds features to a bank, after those that it has, for all the layers that share it.
 
-    new: how many, with the bank's own starting values, or the vectors themselves, ``[n, D]``. Outputs change, since
-    objects and prototypes have some of the new features; a small ``scale``, which multiplies them, changes outputs as
-    little as is wished, and gradients reach them all the same. The ``weight`` is a new parameter then: make the
-    optimiser anew, or it goes on with the old one, which nobody uses any more.
+    Outputs change, since objects and prototypes have some of the new features. The ``weight`` is a new parameter
+    afterwards: make a new optimiser, since the old one would go on with the old parameter, which nothing uses.
+
+    Args:
+        bank: The feature bank.
+        new: How many features, with the bank's own starting values, or their vectors, ``[n, D]``.
+        scale: Factor of the new vectors. A small one changes outputs little, and still lets gradients reach them.
     """
     weight = _plain_weight(bank)
     checks.check_scalar("scale", scale)
@@ -220,7 +237,7 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
 
 @dataclass
 class _Counts:
-    """What the objects seen so far have of a bank's features."""
+    """How many of the objects so far have each feature of a bank, and its total measure in them."""
 
     bank: FeatureBank
     objects: int = 0
@@ -249,13 +266,29 @@ class _Counts:
 
 
 class _Plan:
-    """Which features of a bank may go."""
+    """Which features of a bank may be removed."""
 
     def __init__(self, name: str):
         self.name = name
         self.users: list[Any] = []
         self.unused: Any = True
         self.prototypes_have: Any = False
+
+
+def _plans(
+    model: nn.Module, layers: Mapping[str, Any], counts: Mapping[str, _Counts], fold: bool
+) -> dict[nn.Parameter, _Plan]:
+    """A plan for each bank, by its weight."""
+    plans: dict[nn.Parameter, _Plan] = {}
+    for name, layer in layers.items():
+        plan = plans.setdefault(_plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
+        plan.users.append(layer)
+        absent = counts[name].having == 0
+        theirs = _prototype_measures(layer).amax(0) > 0 if _is_projection(layer) else ~absent
+        foldable = fold and _is_projection(layer) and layer.model == "contrast"
+        plan.unused &= absent if foldable else absent & ~theirs
+        plan.prototypes_have |= theirs
+    return plans
 
 
 def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
@@ -273,7 +306,7 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
 
 
 def _fold(layer: Any, features: Tensor) -> None:
-    """Puts −β times what prototypes have of the features into the bias."""
+    """Adds −β times the prototypes' measures of the features to the bias."""
     had = _prototype_measures(layer)[:, features].relu().sum(-1, dtype=torch.float64)
     if not had.any():
         return
@@ -283,7 +316,7 @@ def _fold(layer: Any, features: Tensor) -> None:
 
 
 def _prototype_measures(layer: Any) -> Tensor:
-    """What each prototype has of each feature, ``[P, K]``."""
+    """The measure of each feature in each prototype, ``[P, K]``."""
     dtype = wide(layer.prototypes.dtype)
     prototypes = layer.prototypes.to(dtype)
     if layer.normalize:
@@ -299,7 +332,7 @@ def _plain_weight(bank: FeatureBank) -> nn.Parameter:
 
 
 def _is_layer(module: object) -> bool:
-    """Whether it is a TverskyProjection or a TverskySimilarity; these stand above this file."""
+    """Whether it is a TverskyProjection or a TverskySimilarity, whose file imports this one."""
     return isinstance(module, Contrast) and isinstance(getattr(module, "features", None), FeatureBank)
 
 
@@ -308,7 +341,7 @@ def _is_projection(layer: object) -> bool:
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
-    layers = {name: m for name, m in model.named_modules() if _is_layer(m)}
+    layers: dict[str, Any] = {name: m for name, m in model.named_modules() if _is_layer(m)}
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():
@@ -322,7 +355,7 @@ def _bank_name(model: nn.Module, bank: FeatureBank) -> str:
 
 @contextmanager
 def _observed(layers: Mapping[str, Any], counts: Mapping[str, _Counts]) -> Iterator[None]:
-    """Counts the objects of all calls of the layers, of each method that takes them."""
+    """A context in which the objects of every call of the layers are counted, whichever method takes them."""
     wrapped = []
     try:
         for name, layer in layers.items():
@@ -354,7 +387,7 @@ def _counting(call: Callable, layer: Any, counts: _Counts) -> Callable:
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """A module in eval mode, where dropout hides no features and batch norm does not learn from the look."""
+    """A context with a module in eval mode, where dropout hides no features and batch norm does not learn."""
     if not isinstance(model, nn.Module):
         yield
         return
@@ -369,30 +402,19 @@ def evaluating(model: object) -> Iterator[None]:
                 m.train(mode)
 
 
-def _batches(data: Tensor | Iterable) -> Iterable:
-    if isinstance(data, Tensor):
-        return [data]
-    if not isinstance(data, Iterable):
-        raise TypeError(f"data must be a tensor [..., D] or an iterable of batches; got {type(data).__name__}.")
-    return data
-
-
-def _first(batch: object, bank: FeatureBank) -> Any:
-    """The objects of a batch, which may have targets beside them, on the bank's device."""
-    x = batch[0] if isinstance(batch, list | tuple) else batch
-    if isinstance(x, Mapping):
-        return {name: _first(value, bank) if isinstance(value, Tensor) else value for name, value in x.items()}
-    return x.to(bank.weight.device) if isinstance(x, Tensor) else x
-
-
 def _call(model: nn.Module, batch: object, through: Through | None, bank: FeatureBank) -> None:
     if _is_layer(model) and not _is_projection(model):
         pair = (batch, batch) if isinstance(batch, Tensor) else batch
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise TypeError("a TverskySimilarity is pruned on tensors of objects, or on pairs (a, b) of them.")
-        model(*(side if through is None else through(side) for side in (_first(side, bank) for side in pair)))
+        model(
+            *(
+                side if through is None else through(side)
+                for side in (inputs_of(side, bank.weight.device) for side in pair)
+            )
+        )
         return
-    x = _first(batch, bank)
+    x = inputs_of(batch, bank.weight.device)
     x = x if through is None else through(x)
     model(**x) if isinstance(x, Mapping) else model(x)
 

@@ -1,4 +1,4 @@
-"""Put Tversky layers into a model that exists, and say what changed. All is planned first: an error changes nothing."""
+"""Put Tversky layers into an existing model, and say what changed. All is planned first: an error changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from . import checks
+from .checks import short
+from .form import check_choice
 from .initialize import linear_spread
 from .nn import TverskyProjection, TverskySimilarity
 
@@ -33,10 +34,17 @@ LINES, COLUMNS = 24, 100
 
 @dataclass(frozen=True)
 class Row:
-    """One layer that was replaced, with the parameters that went and those that came.
+    """One replaced layer, with the number of parameters removed and added.
 
-    A shared or tied parameter counts once: at its first row, and at none if the model also has it elsewhere. So the
-    rows add up to what the whole model lost and won.
+    A shared or tied parameter counts once, in its first row; it counts in no row if another part of the model keeps
+    it. So the rows add up to the change of the whole model.
+
+    Attributes:
+        name: The layer's name in the model; several, separated by commas, if it occurs in several places.
+        before: What it was.
+        after: What it is now.
+        parameters_before: Parameters that the model lost by it.
+        parameters_after: Parameters that the model gained by it.
     """
 
     name: str
@@ -48,7 +56,14 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Conversion:
-    """What convert changed: a row for each layer, and the parameters of the whole model. Print it."""
+    """What convert changed: a row for each layer, and the parameters of the whole model. Print it.
+
+    Attributes:
+        rows: The replaced layers.
+        parameters_before: Parameters of the whole model before.
+        parameters_after: Parameters of the whole model after.
+        trainable: Those of them that train.
+    """
 
     rows: tuple[Row, ...]
     parameters_before: int
@@ -67,14 +82,14 @@ class Conversion:
         widths = [max(map(len, column)) for column in zip(*lines)]
         widths[1:3] = min(widths[1], 20), min(widths[2], 36)
         widths[0] = min(widths[0], COLUMNS - 2 * 4 - sum(widths[1:]))
-        return "\n".join(_line(cells, widths) for cells in lines)
+        return columns([_cut(cells, widths) for cells in lines], left=3)
 
     __repr__ = __str__
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A module to replace, by all the names that it has in the model, and the options or the maker for it."""
+    """A module to replace, with all its names in the model, and the options or the maker for it."""
 
     old: nn.Module
     names: list[str]
@@ -98,18 +113,25 @@ def convert(
 ) -> Conversion:
     """A printable table of the layers of ``model`` that were replaced, in place, by Tversky layers.
 
-    rules: which layers: a name with ``*``, ``?``, ``[…]`` (``*`` matches dots too), a compiled regular expression for
-    the whole name, or a class of modules. Or several of these, each with options of its own, which come before the
-    common ones: ``{"*.mlp": dict(dim=768, num_prototypes=768), "lm_head": dict(start="weights")}``. In the place of
-    options may stand a maker, ``maker(old_module, name) -> nn.Module``, to put in whatever it returns.
-    start: ``weights`` takes the replaced weight's rows as prototypes (and its bias, with ``bias=True``).
-    prototypes: the name of a parameter of the model to tie to, such as ``transformer.wte.weight``.
-    freeze: every parameter that the model had before stops training; what is put in trains.
-    options: those of TverskyProjection. ``num_features`` gives each layer a bank of its own, ``features=bank`` one to
-    all. nn.Linear and transformers' Conv1D bring their ``dim`` and ``num_prototypes``; other modules need both.
+    The new layer has the device, dtype and mode of the old one, but not its hooks. A module that occurs in several
+    places is replaced by one layer in all of them.
 
-    The new layer has the device, dtype and mode of the old one; hooks of the old one go with it. A module that occurs
-    in several places is replaced by one layer in all of them.
+    Args:
+        model: The model to change.
+        rules: Which layers: a name with ``*``, ``?``, ``[…]`` (``*`` matches dots too), a compiled regular expression
+            for the whole name, or a class of modules. Or a mapping from several of these to options of their own, which
+            override the common ones:
+            ``{"*.mlp": dict(dim=768, num_prototypes=768), "lm_head": dict(start="weights")}``.
+            Instead of options a rule may have a maker, ``maker(old_module, name) -> nn.Module``; convert puts in
+            whatever it returns.
+        start: ``fresh`` starts prototypes as a new layer does; ``weights`` takes the rows of the replaced weight (and
+            its bias, with ``bias=True``).
+        prototypes: Parameter to tie to: one of the model's by name, such as ``transformer.wte.weight``, or an
+            nn.Parameter itself.
+        freeze: Whether every parameter that the model had before stops training; what is put in trains.
+        **options: Those of TverskyProjection. ``num_features`` gives each layer its own bank, ``features=bank`` gives
+            all the same one. nn.Linear and transformers' Conv1D imply ``dim`` and ``num_prototypes``; other modules
+            need both.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module; got {type(model).__name__}.")
@@ -133,29 +155,43 @@ def convert(
 
 
 def _rules(rules: object, common: dict[str, Any]) -> dict[Pattern, Rule]:
-    """The whole options, or the maker, for each pattern."""
-    found: dict[Pattern, Rule] = {}
+    """The full options, or the maker, for each pattern."""
     each: Iterable[tuple[Any, Any]] = rules.items() if isinstance(rules, Mapping) else [(rules, {})]
-    for pattern, rule in each:
-        named = isinstance(pattern, str | re.Pattern)
-        if not named and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
-            expected = "a name pattern, a compiled regular expression, a class of modules, or a mapping from these"
-            raise TypeError(f"rules must be {expected}; got {pattern!r}.")
-        if not isinstance(rule, Mapping) and not callable(rule):
-            expected = "a mapping of options, or a maker(old_module, name)"
-            raise TypeError(f"the rule of {_shown(pattern)} must be {expected}; got {rule!r}.")
-        found[pattern] = {**common, **rule} if isinstance(rule, Mapping) else cast(Maker, rule)
+    checked = ((_pattern(pattern), rule) for pattern, rule in each)
+    found = {pattern: _rule(pattern, rule, common) for pattern, rule in checked}
     if not found:
         raise ValueError("rules are empty; give a name pattern, a class of modules, or a mapping from these.")
     given = [name for name, value in common.items() if value is not None and value != "fresh"]
     if given and all(callable(rule) for rule in found.values()):
         raise ValueError(f"every rule has a maker, so that {', '.join(given)} would do nothing; leave it out.")
-    for name in (name for rule in found.values() if isinstance(rule, Mapping) for name in rule):
+    for rule in found.values():
+        if isinstance(rule, Mapping):
+            _check_options(rule)
+    return found
+
+
+def _pattern(pattern: Any) -> Pattern:
+    if isinstance(pattern, str | re.Pattern) or (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
+        return pattern
+    expected = "a name pattern, a compiled regular expression, a class of modules, or a mapping from these"
+    raise TypeError(f"rules must be {expected}; got {pattern!r}.")
+
+
+def _rule(pattern: Pattern, rule: Any, common: dict[str, Any]) -> Rule:
+    if isinstance(rule, Mapping):
+        return {**common, **rule}
+    if callable(rule):
+        return cast(Maker, rule)
+    expected = "a mapping of options, or a maker(old_module, name)"
+    raise TypeError(f"the rule of {_shown(pattern)} must be {expected}; got {rule!r}.")
+
+
+def _check_options(names: Iterable[Any]) -> None:
+    for name in names:
         if name not in OPTIONS:
             near = difflib.get_close_matches(str(name), OPTIONS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"options are {', '.join(OPTIONS)}."
             raise TypeError(f"convert has no option {name!r}; {hint}")
-    return found
 
 
 def _targets(model: nn.Module, rules: dict[Pattern, Rule]) -> list[_Target]:
@@ -179,15 +215,20 @@ def _targets(model: nn.Module, rules: dict[Pattern, Rule]) -> list[_Target]:
         raise ValueError(f"{itself}, which cannot be replaced inside itself; make a TverskyProjection in its place.")
     for outer in model.modules():
         for inner in outer.modules():
-            if inner not in chosen:
-                continue
-            if isinstance(outer, TverskyProjection | TverskySimilarity):
-                where = "is already" if inner is outer else "is part of"
-                raise ValueError(f"{names[inner][0]!r} {where} a {type(outer).__name__}; convert a fresh model.")
-            if outer in chosen and inner is not outer:
-                one, other = (f"{t.name!r}, chosen by {_shown(t.pattern)}," for t in (chosen[inner], chosen[outer]))
-                raise ValueError(f"{one} lies inside {other} and only one of them can be replaced.")
+            if inner in chosen:
+                _check_nesting(chosen[inner], outer, chosen)
     return [chosen[module] for module in names if module in chosen]
+
+
+def _check_nesting(target: _Target, outer: nn.Module, chosen: Mapping[nn.Module, _Target]) -> None:
+    """One error if ``outer``, which is the target or holds it, is a Tversky layer or is replaced too."""
+    same = outer is target.old
+    if isinstance(outer, TverskyProjection | TverskySimilarity):
+        where = "is already" if same else "is part of"
+        raise ValueError(f"{target.name!r} {where} a {type(outer).__name__}; convert a fresh model.")
+    if outer in chosen and not same:
+        one, other = (f"{t.name!r}, chosen by {_shown(t.pattern)}," for t in (target, chosen[outer]))
+        raise ValueError(f"{one} lies inside {other} and only one of them can be replaced.")
 
 
 def _matches(pattern: Pattern, module: nn.Module, names: list[str]) -> bool:
@@ -199,23 +240,28 @@ def _matches(pattern: Pattern, module: nn.Module, names: list[str]) -> bool:
 
 
 def _no_match(pattern: Pattern, names: Mapping[nn.Module, list[str]]) -> str:
-    """The sentence for a pattern that chooses nothing, with what comes nearest."""
+    """The error for a pattern that chooses nothing, with the nearest names or the classes that there are."""
     if isinstance(pattern, type):
         kinds = Counter(type(module).__name__ for module in names if not list(module.children())).most_common(6)
         return f"no layer is of class {pattern.__name__}; the model has {', '.join(kind for kind, _ in kinds)}."
     every = [name for several in names.values() for name in several if name]
-    text = pattern if isinstance(pattern, str) else pattern.pattern
-    near = [name for name in every if fnmatchcase(name, f"*.{text}")]
-    if not near:
-        # Layers that differ in their numbers only are as near as each other.
-        form = partial(re.sub, r"\d+", "*")
-        forms = difflib.get_close_matches(form(text), dict.fromkeys(map(form, every)), n=3, cutoff=0.4)
-        near = [name for nearest in forms for name in every if form(name) == nearest] or every
+    near = _nearest(pattern if isinstance(pattern, str) else pattern.pattern, every)
     return f"no layer matches {_shown(pattern)}; nearest names: {', '.join(near[:3])}."
 
 
+def _nearest(text: str, names: list[str]) -> list[str]:
+    """Names that end as ``text`` says, or else those spelled most alike."""
+    near = [name for name in names if fnmatchcase(name, f"*.{text}")]
+    if near:
+        return near
+    # Layers that differ in their numbers only are equally near.
+    form = partial(re.sub, r"\d+", "*")
+    forms = difflib.get_close_matches(form(text), dict.fromkeys(map(form, names)), n=3, cutoff=0.4)
+    return [name for nearest in forms for name in names if form(name) == nearest] or names
+
+
 def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
-    """A new layer for each target; nothing of the model is touched."""
+    """A new layer for each target; the model is not changed."""
     replaced = {part for target in targets for part in target.old.modules()}
     staying = {id(p) for m in model.modules() if m not in replaced for p in m.parameters(recurse=False)}
     homes: dict[int, tuple[tuple, str]] = {id(p): ((p.device, p.dtype), "the model") for p in model.parameters()}
@@ -235,7 +281,7 @@ def _layers(model: nn.Module, targets: list[_Target]) -> list[nn.Module]:
 
 
 def _projection(model: nn.Module, target: _Target, staying: set[int]) -> TverskyProjection:
-    """The layer that takes the place of the target."""
+    """The layer that replaces the target."""
     old, name, options = target.old, target.name, dict(target.options or {})
     if any(isinstance(model.get_submodule(n.rpartition(".")[0]), nn.MultiheadAttention) for n in target.names):
         why = "nn.MultiheadAttention reads its weight without calling it"
@@ -250,7 +296,7 @@ def _projection(model: nn.Module, target: _Target, staying: set[int]) -> Tversky
         able = "only nn.Linear and transformers' Conv1D convert by themselves"
         raise ValueError(f"{chosen}, and {able}: narrow the pattern, or give dim and num_prototypes, or a maker.")
     size = [options["num_prototypes"], options["dim"]]
-    start, tied = checks.check_choice("start", options.pop("start"), STARTS), options["prototypes"]
+    start, tied = check_choice("start", options.pop("start"), STARTS), options["prototypes"]
     if start == "weights":
         _check_weights(old, name, shape, size, tied)
     if isinstance(tied, str):
@@ -269,7 +315,7 @@ def _check_weights(old: Any, name: str, shape: tuple[int, int] | None, size: lis
     if tied is not None:
         raise ValueError(f"{name!r} cannot have both start='weights' and tied prototypes; give one of them.")
     if shape is None or list(shape) != size or not old.weight.is_floating_point():
-        weight = "none" if shape is None else f"one of {list(shape)}, {checks.short(old.weight.dtype)}"
+        weight = "none" if shape is None else f"one of {list(shape)}, {short(old.weight.dtype)}"
         needed = f"a floating weight of [num_prototypes, dim] = {size}"
         raise ValueError(f"start='weights' needs {needed}; {name!r}, of class {type(old).__name__}, has {weight}.")
 
@@ -284,7 +330,7 @@ def _start_from(layer: TverskyProjection, old: Any) -> None:
 
 
 def _named(model: nn.Module, name: str, layer: str, size: list[int], staying: set[int]) -> nn.Parameter:
-    """The model's parameter of that name, of the size of the layer's prototypes."""
+    """The model's parameter of that name, which must have the size of the layer's prototypes."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if name not in parameters:
         near = difflib.get_close_matches(name, parameters, n=3, cutoff=0.4) or list(parameters)[:3]
@@ -307,20 +353,20 @@ def _shape(module: Any) -> tuple[int, int] | None:
 
 
 def _home(model: nn.Module, old: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Device and dtype of what is replaced, or of the model where it has no floating parameter."""
+    """Device and dtype of the replaced module, or of the model if that has no floating parameter."""
     first = next((p for p in chain(old.parameters(), model.parameters()) if p.is_floating_point()), None)
     return (None, None) if first is None else (first.device, first.dtype)
 
 
 def _place(layer: nn.Module, device: torch.device | None, dtype: torch.dtype | None, known: Iterable[int]) -> None:
-    """The layer moved, except for what the model has already."""
+    """Moves the layer, except the parts whose parameters the model already has."""
     for part in layer.modules():
         if device is not None and not any(id(p) in known for p in part.parameters()):
             part.to(device=device, dtype=dtype)
 
 
 def _leave_fused_paths(model: nn.Module, layers: list[nn.Module]) -> None:
-    """torch's encoder has a path for inference that reads its layers' weights; these two flags keep it from that."""
+    """Switches off the inference path of torch's encoder, which reads its layers' weights without calling them."""
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoderLayer) and not {part.linear1, part.linear2}.isdisjoint(layers):
             part.activation_relu_or_gelu = 0
@@ -329,26 +375,34 @@ def _leave_fused_paths(model: nn.Module, layers: list[nn.Module]) -> None:
 
 
 def _tell_transformers(model: nn.Module, layers: list[nn.Module]) -> None:
-    """transformers' models list the tensors that are one: they tie what is listed, and save nothing else that is."""
+    """Updates the lists of tied tensors that transformers' models keep, and their way to resize a vocabulary."""
     defined = sys.modules.get("transformers.modeling_utils")
+    if defined is None:
+        return
     made = {id(tensor) for layer in layers for tensor in chain(layer.parameters(), layer.buffers())}
-    part: Any
     for part in model.modules():
-        if defined is None or not isinstance(part, defined.PreTrainedModel) or set(part.modules()).isdisjoint(layers):
-            continue
-        tensors = dict(chain(part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False)))
-        names: dict[int, list[str]] = defaultdict(list)
-        for name, tensor in tensors.items():
-            names[id(tensor)].append(name)
-        ours = {alias: several[0] for i, several in names.items() if i in made for alias in several[1:]}
-        theirs = {name for name, tensor in tensors.items() if id(tensor) not in made}
-        ties, possible = (
-            {k: v for k, v in (getattr(part, listed, None) or {}).items() if k in theirs and v in tensors}
-            for listed in ("all_tied_weights_keys", "_tied_weights_keys")
-        )
-        part.all_tied_weights_keys, part._tied_weights_keys = ties | ours, possible | ties | ours
-        if _head(part) in layers:
-            part.resize_token_embeddings = partial(_resize_token_embeddings, part)
+        if isinstance(part, defined.PreTrainedModel) and not set(part.modules()).isdisjoint(layers):
+            _declare_ties(part, made)
+            if _head(part) in layers:
+                cast(Any, part).resize_token_embeddings = partial(_resize_token_embeddings, part)
+
+
+def _declare_ties(part: Any, made: set[int]) -> None:
+    """transformers ties the tensors that are listed, and refuses to save others that are shared.
+
+    Listed ties between tensors that convert made, or that are gone, are dropped; shared tensors that it made are added.
+    """
+    tensors = dict(chain(part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False)))
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        names[id(tensor)].append(name)
+    ours = {alias: several[0] for i, several in names.items() if i in made for alias in several[1:]}
+    theirs = {name for name, tensor in tensors.items() if id(tensor) not in made}
+    ties, possible = (
+        {k: v for k, v in (getattr(part, listed, None) or {}).items() if k in theirs and v in tensors}
+        for listed in ("all_tied_weights_keys", "_tied_weights_keys")
+    )
+    part.all_tied_weights_keys, part._tied_weights_keys = ties | ours, possible | ties | ours
 
 
 def _head(model: Any) -> TverskyProjection | None:
@@ -360,9 +414,9 @@ def _head(model: Any) -> TverskyProjection | None:
 
 
 def _resize_token_embeddings(model: Any, *args: Any, **kwargs: Any) -> nn.Embedding:
-    """The token embeddings, resized by transformers; a converted head follows, new prototypes at the mean of the old.
+    """The token embeddings, resized by transformers, and a converted head with them.
 
-    transformers itself would look for the weight of the head.
+    New prototypes start at the mean of the old ones. transformers itself would look for the weight of the head.
     """
     head = _head(model)
     if head is None:
@@ -415,11 +469,9 @@ def _shown(pattern: Pattern) -> str:
     return pattern.__name__ if isinstance(pattern, type) else f"re.compile({pattern.pattern!r})"
 
 
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """The cells side by side, cut to their widths: names at the front, since their ends tell layers apart."""
-    name, before, after, *counts = (
+def _cut(cells: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The cells cut to their widths; names are cut at the front, since their ends tell layers apart."""
+    return [
         text if len(text) <= w else "…" + text[1 - w :] if i == 0 else text[: w - 1] + "…"
         for i, (text, w) in enumerate(zip(cells, widths))
-    )
-    left = f"{name:<{widths[0]}}  {before:<{widths[1]}}  {after:<{widths[2]}}"
-    return f"{left}  {counts[0]:>{widths[3]}}  {counts[1]:>{widths[4]}}".rstrip()
+    ]

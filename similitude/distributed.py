@@ -1,4 +1,4 @@
-"""Layers on several processes: prototypes sharded over a mesh (tensor parallelism), and banks shared under FSDP2."""
+"""Layers on several processes: prototypes sharded over a mesh (tensor parallelism), and shared banks under FSDP2."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel
 from torch.distributed.tensor.placement_types import Placement
 
 from . import functional as F
-from .checks import check_choice, check_loss, check_targets
+from .checks import check_loss, check_targets
+from .form import check_choice
 from .nn import FeatureBank, TverskyProjection
 from .ops.cross_entropy import REDUCTIONS
 from .ops.modes import autocasts, wide
 
 
 class PrototypeParallel(ParallelStyle):
-    """A style for ``parallelize_module`` by which each process has a share of a TverskyProjection's prototypes.
+    """A style for ``parallelize_module`` that gives each process a share of a TverskyProjection's prototypes.
 
-    The bank and α, β, θ stay whole, and so do inputs. Processes must build the same model and see the same inputs.
-    The layer keeps its methods: ``cross_entropy`` is the loss over all prototypes, of which each process compares its
-    inputs with its own share only, and adds up numbers, never similarities, with the others.
+    The bank and α, β, θ stay whole, and so do inputs. Processes must build the same model and get the same inputs. The
+    layer keeps its methods. ``cross_entropy`` is the loss over all prototypes: each process compares its inputs with
+    its own share only, and exchanges a few numbers per input with the others, never similarities.
 
-    output_layouts: ``Replicate()``, the whole similarities on each process, or ``Shard(-1)``, its own share of them.
-    use_local_output: False for similarities as a DTensor, which torch's ``loss_parallel`` takes.
-    tied_to: the nn.Embedding whose weight the prototypes are. It is sharded along, and stays tied; leave it out of the
-    plan of ``parallelize_module``.
+    Args:
+        output_layouts: ``Replicate()`` for the whole similarities on each process (default), or ``Shard(-1)`` for the
+            process's own share of them.
+        use_local_output: Whether the output is a plain tensor; False for a DTensor, which torch's ``loss_parallel``
+            takes.
+        tied_to: The nn.Embedding whose weight the prototypes are. It is sharded too and stays tied; leave it out of the
+            plan of ``parallelize_module``.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class PrototypeParallel(ParallelStyle):
             module.prototypes = self._shard(module.prototypes, device_mesh)
         if module.bias is not None:
             module.bias = self._shard(module.bias, device_mesh)
-        # As fully_shard does: parallelize_module has no use for another module.
+        # As fully_shard does: parallelize_module ignores a new module that is returned.
         module.__class__ = ShardedProjection
         assert isinstance(module, ShardedProjection)
         module.mesh = device_mesh
@@ -82,7 +86,7 @@ class PrototypeParallel(ParallelStyle):
 
 
 class ShardedProjection(TverskyProjection):
-    """A TverskyProjection of whose prototypes, and bias, each process has a share; made by PrototypeParallel."""
+    """A TverskyProjection whose prototypes and bias are sharded over processes; made by PrototypeParallel."""
 
     mesh: DeviceMesh
     output_layouts: Placement
@@ -90,7 +94,7 @@ class ShardedProjection(TverskyProjection):
 
     def forward(self, x: Tensor) -> Tensor:
         own = self._own_similarities(x)
-        # Shares differ in size where P does not divide.
+        # Shares differ in size if the number of processes does not divide P.
         shape = torch.Size((*own.shape[:-1], self.out_features))
         out = DTensor.from_local(
             own,
@@ -113,7 +117,7 @@ class ShardedProjection(TverskyProjection):
     ) -> Tensor:
         """Loss over the prototypes of all processes, the same on each of them: ``[..., D]``, ``[...]`` -> ``[]``.
 
-        A process makes the N×P/processes table of its own share. The arguments are those of tversky_cross_entropy.
+        Each process makes an N×P/processes table for its own share. The arguments are those of tversky_cross_entropy.
         """
         check_choice("reduction", reduction, REDUCTIONS)
         check_targets(x, target, self.prototypes, ignore_index)
@@ -139,13 +143,15 @@ class ShardedProjection(TverskyProjection):
             out = losses.reshape(target.shape)
         else:
             out = losses.sum() / kept.sum() if reduction == "mean" else losses.sum()
-        # As without a mesh: autocast keeps losses in 32 bits.
+        # As without a mesh, autocast keeps losses in 32 bits.
         return out if autocasts(x) else out.to(dtype)
 
     def _own_similarities(self, x: Tensor) -> Tensor:
         """Similarities to this process's prototypes, ``[..., own share of P]``."""
-        x, features, *constants = (_everywhere(tensor, self.mesh) for tensor in (x, self.features(), *self.contrast()))
-        own = F.tversky_projection(x, _own(self.prototypes), features, *constants, *self.form)
+        x, features, alpha, beta, theta = (
+            _everywhere(tensor, self.mesh) for tensor in (x, self.features(), *self.contrast())
+        )
+        own = F.tversky_projection(x, _own(self.prototypes), features, alpha, beta, theta, *self.form)
         return own if self.bias is None else own + _own(self.bias).to(own.dtype)
 
     def _first_row(self) -> int:
@@ -154,9 +160,15 @@ class ShardedProjection(TverskyProjection):
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], **options) -> nn.Module:
-    """``model`` under FSDP2, each of ``blocks`` in a group of its own and banks that groups share in the model's group.
+    """``model`` under FSDP2, with feature banks that several blocks share.
 
-    ``fully_shard`` alone fails where a bank is part of several blocks, or trains it wrongly. options: its own.
+    Each block becomes a group of its own. A bank that groups share goes into the model's group, and so does all that is
+    in no block. ``fully_shard`` alone fails if a bank is part of several blocks, or trains it wrongly.
+
+    Args:
+        model: The model; it is changed in place.
+        blocks: Modules of the model, such as ``model.transformer.h``. They may share nothing but feature banks.
+        **options: Those of ``fully_shard``.
     """
     blocks, parts = list(blocks), set(model.modules())
     for block in blocks:
@@ -164,6 +176,21 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], **options) -> nn.Module
             raise ValueError(
                 f"blocks must be modules of the model; got {type(block).__name__}, which is not one of it."
             )
+    banks = _shared_banks(model, blocks)
+    weights = {bank.weight for bank in banks}
+    for block in blocks:
+        fully_shard(block, ignored_params=weights, **options)
+    # The model's group takes what lies outside of blocks; its forward gathers the banks before a block needs them.
+    model.add_module("shared_banks", nn.ModuleList(banks))
+    try:
+        fully_shard(model, **options)
+    finally:
+        del model.shared_banks
+    return model
+
+
+def _shared_banks(model: nn.Module, blocks: list[nn.Module]) -> list[FeatureBank]:
+    """Banks that several groups have; an error if they share anything else."""
     groups = [*(set(block.parameters()) for block in blocks), set(_outside(model, blocks))]
     uses = Counter(parameter for group in groups for parameter in group)
     banks = [m for m in model.modules() if isinstance(m, FeatureBank) and uses[m.weight] > 1]
@@ -173,19 +200,11 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], **options) -> nn.Module
             raise ValueError(
                 f"{name} would be in several groups, as only a feature bank may; give blocks that do not share it."
             )
-    for block in blocks:
-        fully_shard(block, ignored_params=weights, **options)
-    # The model's group takes what it finds outside of blocks; its forward gathers banks before any block's needs them.
-    model.add_module("shared_banks", nn.ModuleList(banks))
-    try:
-        fully_shard(model, **options)
-    finally:
-        del model.shared_banks
-    return model
+    return banks
 
 
 def _outside(module: nn.Module, blocks: list[nn.Module]) -> Iterator[nn.Parameter]:
-    """Parameters that are reached without going through a block."""
+    """Parameters of modules that are in no block."""
     yield from module.parameters(recurse=False)
     for child in module.children():
         if child not in blocks:
@@ -193,7 +212,7 @@ def _outside(module: nn.Module, blocks: list[nn.Module]) -> Iterator[nn.Paramete
 
 
 def _everywhere(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """``x``, which is the same on all processes; its gradient is the sum of theirs."""
+    """``x``, equal on all processes, with a gradient that is the sum of theirs."""
     if isinstance(x, DTensor):
         x = x.redistribute(placements=[Replicate()])
     elif torch.is_grad_enabled():

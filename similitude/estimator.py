@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .bank import Pruned, Usage
 
 FEWEST_STEPS, PASSES = 300, 20
-# Rows that are asked about at once.
+# Rows whose similarities are in memory at once.
 AT_ONCE = 2**14
 # Constants start from the data here, and are steps of an optimiser of our own.
 PLAIN: dict = {"init": "unit", "parametrization": "plain"}
@@ -46,24 +46,47 @@ SLOWING = 10
 
 
 class TverskyClassifier(ClassifierMixin, BaseEstimator):
-    """A class is a prototype, and a row belongs to the class whose prototype it is most similar to.
+    """A scikit-learn classifier: each class is a prototype, and a row belongs to the most similar one.
 
-    Rows are standardised, and get a constant 1 beside their columns, as prototypes do, so that a feature can have a
+    Rows are standardised. Rows and prototypes get a constant 1 beside their columns, so that a feature can have a
     threshold. Prototypes start at the means of their classes, features at random directions, and α, β, θ such that the
-    similarities of a row to the classes spread by about 1.
+    similarities of a row to the classes have a standard deviation of about 1. The ratio model keeps α = β = 0.5 and has
+    no weight decay.
 
-    num_features: K. intersection, difference, level, model, normalize: as TverskyProjection's.
-    max_iter: steps of AdamW; "auto" is 20 passes over the rows, and at least 300 steps. batch_size: rows in a step.
-    learning_rate: at the start; it falls to 0 in ``fit``, and with one over the root of the steps in ``partial_fit``.
-    weight_decay, label_smoothing: how strongly fitting is held back. (The ratio model keeps α = β = 0.5, undecayed.)
-    early_stopping: keeps back ``validation_fraction`` of the rows, looks 50 times at the loss on them, stops when it
-    has not fallen for ``n_iter_no_change`` looks, and takes the parameters of the best. verbose: prints at every look.
-    random_state: a seed; the same gives the same classifier. device: where it is trained and asked.
+    Args:
+        num_features: K, the number of features.
+        intersection: As TverskyProjection's.
+        difference: As TverskyProjection's.
+        level: As TverskyProjection's.
+        model: As TverskyProjection's.
+        normalize: As TverskyProjection's.
+        max_iter: Steps of AdamW; "auto" is 20 passes over the rows, and at least 300 steps.
+        batch_size: Rows in a step.
+        learning_rate: Learning rate at the start. In ``fit`` it falls to 0 along a cosine; in ``partial_fit`` it falls
+            as one over the root of the steps.
+        weight_decay: AdamW's weight decay.
+        label_smoothing: Share of each target that is spread over all classes.
+        early_stopping: Whether to hold out ``validation_fraction`` of the rows and compute the loss on them 50 times
+            during a fit. The fit stops when the loss has not fallen for ``n_iter_no_change`` of these times, and takes
+            the parameters with the lowest loss.
+        validation_fraction: Share of the rows that early stopping holds out.
+        n_iter_no_change: Patience of early stopping, in looks at the held-out loss.
+        random_state: Seed; the same seed gives the same classifier.
+        verbose: Whether to print the loss 50 times during a fit.
+        device: Where the classifier trains and predicts.
 
-    After fit: ``classes_``, ``prototypes_`` (classes, columns) and ``features_`` (features, columns), both in the units
-    of X; ``thresholds_``; ``alpha_``, ``beta_``, ``theta_``, ``bias_``; ``layer_``, the TverskyProjection;
-    ``gain_``, by which similarities are multiplied (1 in the contrast model); ``loss_curve_``, ``n_iter_``. The
-    measures of X are ``X @ features_.T - thresholds_``.
+    Attributes:
+        classes_: The classes, in the order of prototypes.
+        prototypes_: ``(classes, columns)``, in the units of X.
+        features_: ``(features, columns)``, in the units of X. The measures of X are ``X @ features_.T - thresholds_``.
+        thresholds_: ``(features,)``.
+        alpha_: α; ``beta_`` and ``theta_`` are β and θ.
+        bias_: A number added to the similarities to each class, ``(classes,)``.
+        layer_: The TverskyProjection.
+        gain_: Factor of the similarities; 1 in the contrast model.
+        scaler_: The StandardScaler.
+        loss_curve_: Loss of each step.
+        n_iter_: Number of steps.
     """
 
     def __init__(
@@ -106,7 +129,13 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
 
     def fit(self, X, y, sample_weight=None) -> TverskyClassifier:
-        """The classifier, fitted anew to rows X (n, columns) and their classes y (n,)."""
+        """The classifier, trained from the start.
+
+        Args:
+            X: Rows, ``(n, columns)``.
+            y: Their classes, ``(n,)``.
+            sample_weight: Weight of each row, ``(n,)``, 0 or more.
+        """
         self._check_settings()
         X, y, weights = self._rows(X, y, sample_weight, reset=True)
         classes, targets = np.unique(y, return_inverse=True)
@@ -128,9 +157,15 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> TverskyClassifier:
-        """The classifier after one more pass over these rows; the first call names all ``classes``.
+        """The classifier after one more pass over these rows.
 
-        Standardisation follows all the rows seen so far.
+        Rows are standardised by the means and variances of all the rows given so far.
+
+        Args:
+            X: Rows, ``(n, columns)``.
+            y: Their classes, ``(n,)``.
+            classes: All the classes; the first call needs them.
+            sample_weight: Weight of each row, ``(n,)``, 0 or more.
         """
         self._check_settings()
         first = not hasattr(self, "layer_")
@@ -169,25 +204,33 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             return torch.cat([self.gain_ * layer(part).cpu() for part in objects.to(device).split(AT_ONCE)])
 
     def decision_function(self, X) -> np.ndarray:
-        """Similarity of each row to each class, (n, classes); of two classes, to the second less to the first, (n,)."""
+        """Similarity of each row to each class, ``(n, classes)``.
+
+        With two classes it is the similarity to the second minus that to the first, ``(n,)``.
+        """
         found = self._similarities(X)
         return (found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found).numpy()
 
     def predict_proba(self, X) -> np.ndarray:
-        """Probability of each class, (n, classes): the softmax of the similarities."""
+        """Probability of each class, ``(n, classes)``: the softmax of the similarities."""
         return self._similarities(X).softmax(-1).numpy()
 
     def predict(self, X) -> np.ndarray:
-        """The most similar class of each row, (n,)."""
+        """The most similar class of each row, ``(n,)``."""
         found = self._similarities(X).argmax(-1).numpy()
         return self.classes_[found]
 
     def explain(
         self, X, label=None, top: int = 10, feature_names: Sequence[str] | None = None
     ) -> list[Explanation] | Explanation:
-        """Why each row is as similar as it is to its class, or to ``label``: a list, or one Explanation for one row.
+        """An Explanation of each row's similarity to a class; a single one if X is a single row.
 
-        Features are named by the columns that weigh most in them, where X came with names at ``fit``.
+        Args:
+            X: Rows, ``(n, columns)``, or one row, ``(columns,)``.
+            label: The class to explain, by default the predicted one.
+            top: Number of features that are printed.
+            feature_names: A name for each feature. By default a feature is named by the two columns that weigh most in
+                it, if X had column names at ``fit``.
         """
         check_is_fitted(self)
         one = np.ndim(X) == 1
@@ -205,12 +248,17 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return found[0] if one else found
 
     def usage(self, X) -> Usage:
-        """How often the rows have each feature, and which features are dead or duplicates; see FeatureBank.usage."""
+        """How many of the rows have each feature, and which features are dead or duplicates; see bank.usage."""
         check_is_fitted(self)
         return self.layer_.features.usage(self.objects(X))
 
     def prune(self, X, fold: bool = False) -> Pruned:
-        """Removes the features that neither rows nor prototypes have, and says which; see TverskyProjection.prune."""
+        """What was removed: the features that neither rows nor prototypes have.
+
+        Args:
+            X: Rows, ``(n, columns)``.
+            fold: Whether features that only prototypes have are removed too; see bank.prune.
+        """
         check_is_fitted(self)
         return self.layer_.prune(self.objects(X), fold=fold)
 
@@ -265,7 +313,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"{name} must be a number {words}; got {value!r}.")
 
     def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What was given, checked, less the rows of no weight: they count as if they were not there."""
+        """X, y and weights, checked, without the rows of weight 0."""
         checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
         X, y = checked
         check_classification_targets(y)
@@ -295,7 +343,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         options = {n: getattr(self, n) for n in ("intersection", "difference", "level", "model", "normalize")}
         # An α or β that falls below 0 brings the ratio model's denominator to 0.
         learnable = self.model == "contrast"
-        # Its own starting values are written over, and need not move torch's random numbers on.
+        # Its own starting values are overwritten, and should not advance torch's generator.
         with torch.random.fork_rng(devices=[]):
             layer = TverskyProjection(
                 D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options, **PLAIN
@@ -318,7 +366,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @staticmethod
     def _spread(similarities: Tensor, weights: Tensor) -> float:
-        """How far the similarities of a row to the classes lie apart; 1 where they do not."""
+        """Standard deviation of the similarities of a row to the classes; 1 if they are equal."""
         apart = similarities - similarities.mean(-1, keepdim=True)
         spread = (weights @ apart.square().mean(-1) / weights.sum()).sqrt().item()
         return spread if spread > 1e-6 else 1.0
@@ -326,51 +374,61 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     def _train(self, batch: tuple, steps: int, held: tuple | None, annealed: bool) -> None:
         """Makes ``steps`` of AdamW, over shuffled rows again and again."""
         layer = self.layer_.to(batch[0].device)
-        # Smaller vectors and constants only soften the contrast model, but push the ratio model towards 0/0.
-        decay = self.weight_decay if layer.model == "contrast" else 0.0
-        optimizer = torch.optim.AdamW(layer.parameters(), lr=self.learning_rate, weight_decay=decay, fused=True)
-        # Whoever has pruned or grown the layer has left moments of another size, which AdamW would not notice.
-        shapes = [p.shape for p in layer.parameters()]
-        moments = self._moments if [m["exp_avg"].shape for m in self._moments.values()] == shapes else {}
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        N, left = len(batch[0]), []
-        best, best_state, waited = math.inf, None, 0
+        optimizer, left = self._optimizer(), []
+        stop = _EarlyStopping(layer, self.n_iter_no_change)
         every = max(1, steps // LOOKS)
         for step in range(steps):
             share = (1 + math.cos(math.pi * step / steps)) / 2 if annealed else (1 + self.n_iter_ / SLOWING) ** -0.5
             optimizer.param_groups[0]["lr"] = self.learning_rate * share
-            # Batches of one size, or a last one of few rows would weigh as much as a whole one.
-            left = left or np.array_split(self._random.permutation(N), math.ceil(N / self.batch_size))
-            rows = torch.from_numpy(left.pop()).to(batch[0].device)
-            optimizer.zero_grad()
-            loss = self._loss(*(t[rows] for t in batch))
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                # Prototypes are objects, and carry the constant that all objects carry.
-                layer.prototypes[:, -1] = 1
-            self.loss_curve_.append(loss.item())
-            self.n_iter_ += 1
+            left = left or self._shuffled(len(batch[0]))
+            loss = self._step(optimizer, batch, left.pop())
             if (step + 1) % every and step + 1 < steps:
                 continue
-            told = f"step {step + 1} of {steps}  loss {loss.item():.4f}"
+            told = f"step {step + 1} of {steps}  loss {loss:.4f}"
             if held is not None:
                 with torch.no_grad():
                     found = self._loss(*held).item()
                 told += f"  validation loss {found:.4f}"
-                waited += 1
-                if found < best:
-                    best, best_state, waited = found, copy.deepcopy(layer.state_dict()), 0
+                stop.look(found)
             if self.verbose:
                 print(told)
-            if waited >= self.n_iter_no_change:
+            if stop.due:
                 break
-        if best_state is not None:
-            layer.load_state_dict(best_state)
+        stop.restore()
         # On the CPU, so that a pickle opens on a machine without the device.
         layer.cpu()
         state = optimizer.state_dict()["state"]
         self._moments = {i: {name: t.cpu() for name, t in of.items()} for i, of in state.items()}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """AdamW with the moments of the last call."""
+        layer = self.layer_
+        # In the contrast model decay only softens the similarities; it would push the ratio model towards 0/0.
+        decay = self.weight_decay if layer.model == "contrast" else 0.0
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=self.learning_rate, weight_decay=decay, fused=True)
+        # After the layer is pruned or grown the moments have another size, which a fused AdamW does not notice.
+        shapes = [p.shape for p in layer.parameters()]
+        moments = self._moments if [m["exp_avg"].shape for m in self._moments.values()] == shapes else {}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        return optimizer
+
+    def _shuffled(self, N: int) -> list[np.ndarray]:
+        """All rows in random order, in batches of one size: else a last one of few rows would weigh as a whole one."""
+        return np.array_split(self._random.permutation(N), math.ceil(N / self.batch_size))
+
+    def _step(self, optimizer: torch.optim.Optimizer, batch: tuple, rows: np.ndarray) -> float:
+        """The loss on these rows of the batch, before the step of the optimiser on it."""
+        index = torch.from_numpy(rows).to(batch[0].device)
+        optimizer.zero_grad()
+        loss = self._loss(*(t[index] for t in batch))
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            # Prototypes are objects, and carry the constant that all objects carry.
+            self.layer_.prototypes[:, -1] = 1
+        self.loss_curve_.append(loss.item())
+        self.n_iter_ += 1
+        return self.loss_curve_[-1]
 
     def _loss(self, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         similarities = self.gain_ * self.layer_(x)
@@ -391,9 +449,30 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         ]
 
 
+class _EarlyStopping:
+    """The lowest held-out loss so far, with the parameters that had it, and how many looks ago that was."""
+
+    def __init__(self, layer: nn.Module, patience: int):
+        self.layer, self.patience = layer, patience
+        self.lowest, self.state, self.waited = math.inf, None, 0
+
+    def look(self, loss: float) -> None:
+        self.waited += 1
+        if loss < self.lowest:
+            self.lowest, self.state, self.waited = loss, copy.deepcopy(self.layer.state_dict()), 0
+
+    @property
+    def due(self) -> bool:
+        return self.waited >= self.patience
+
+    def restore(self) -> None:
+        if self.state is not None:
+            self.layer.load_state_dict(self.state)
+
+
 @contextmanager
 def _threads(products: int) -> Iterator[None]:
-    """One thread for batches of so few products: more gain nothing, and cost much on a busy machine."""
+    """A context with one thread if a batch has few products: more gain nothing, and cost much on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if products < WORTH_THREADS else threads)
     try:

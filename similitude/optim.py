@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterable
+
+from torch import Tensor, nn
 
 from .bank import FeatureBank
 from .contrast import CONSTANTS, Contrast
 
-# A bank's rate beside that of everything else: on a frozen backbone's features the full rate overfits.
+# A bank's rate relative to that of everything else: on a frozen backbone's features the full rate overfits.
 BANK = 0.1
 
 
@@ -16,25 +18,43 @@ def parameter_groups(
 ) -> list[dict]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
-    Weight decay for matrices; none for biases, norms and α, β, θ. Feature banks learn at ``bank_rate`` of the rate,
-    α and β at ``difference_rate`` of it: 10 fits small problems sooner, and large models to their training data.
-    Constants that are learned plainly get a rate in proportion to their size, so that a step of Adam changes them by
-    the share of it that it changes a gain by.
+    Frozen parameters are left out. Constants that are learned as plain values get a rate in proportion to their size,
+    so that a step of Adam changes them by the same share as it changes a gain.
+
+    Args:
+        model: Any module; its Tversky layers are found by themselves.
+        lr: Learning rate of everything but feature banks, α, β and plain constants.
+        weight_decay: Weight decay of matrices and banks; biases, norms and α, β, θ get none.
+        bank_rate: Learning rate of feature banks, as a multiple of ``lr``.
+        difference_rate: Learning rate of α and β, as a multiple of θ's. 10 helps small problems converge and makes
+            large models overfit.
     """
-    banks = {id(m.weight): m.weight for m in model.modules() if isinstance(m, FeatureBank) and m.weight.requires_grad}
-    constants = {}
-    for module in model.modules():
-        if isinstance(module, Contrast) and "parametrization" in module.__dict__:
-            for name, c in zip(CONSTANTS, module.learned(), strict=True):
-                size = (abs(c.item()) or 1.0) if module.parametrization == "plain" else 1.0
-                constants[id(c)] = c, lr * size * (1.0 if name == "theta" else difference_rate)
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in constants.keys() | banks.keys()]
+    banks = dict.fromkeys(p for m in model.modules() if isinstance(m, FeatureBank) for p in m.parameters())
+    rates = _constants(model, lr, difference_rate)
+    known = {*banks, *rates}
+    others = [p for p in model.parameters() if p not in known]
     groups = [
-        {"params": [p for p in rest if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},
-        {"params": [p for p in rest if p.dim() <= 1], "lr": lr, "weight_decay": 0.0},
-        {"params": list(banks.values()), "lr": bank_rate * lr, "weight_decay": weight_decay},
+        _group((p for p in others if p.dim() > 1), lr, weight_decay),
+        _group((p for p in others if p.dim() <= 1), lr),
+        _group(banks, bank_rate * lr, weight_decay),
     ]
-    learned = [(c, rate) for c, rate in constants.values() if c.requires_grad]
-    for rate in dict.fromkeys(rate for _, rate in learned):
-        groups.append({"params": [c for c, r in learned if r == rate], "lr": rate, "weight_decay": 0.0})
+    for rate in dict.fromkeys(rates.values()):
+        groups.append(_group((c for c in rates if rates[c] == rate), rate))
     return [group for group in groups if group["params"]]
+
+
+def _group(parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> dict:
+    return {"params": [p for p in parameters if p.requires_grad], "lr": lr, "weight_decay": weight_decay}
+
+
+def _constants(model: nn.Module, lr: float, difference_rate: float) -> dict[Tensor, float]:
+    """The learning rate of each α, β and θ that is learned."""
+    rates = {}
+    for module in model.modules():
+        if not isinstance(module, Contrast) or "parametrization" not in module.__dict__:
+            continue
+        for name, c in zip(CONSTANTS, module.learned(), strict=True):
+            if c.requires_grad:
+                size = (abs(c.item()) or 1.0) if module.parametrization == "plain" else 1.0
+                rates[c] = lr * size * (1.0 if name == "theta" else difference_rate)
+    return rates

@@ -62,17 +62,22 @@ def plan(
     """
     if form.backend == "reference":
         return Plan("reference", P, K)
-    kernels = device == "cuda" and has_triton and dtype != torch.float64 and form.backend != "torch"
-    # The kernels of halves take no batches; what they do not take is widened.
-    halves = dtype in modes.HALVES and not batched and (kernels or not vectors)
+    kernels, halves = _kernels(form, dtype, device, batched, vectors, has_triton)
     size = modes.padded_size(N, P, K) if halves and vectors else (P, K)
-    if halves and form.two_products:
-        whole = vectors and eager and not form.normalize
+    whole = vectors and eager and not form.normalize
+    if form.two_products and halves:
         return Plan("triton whole" if whole else "triton two products", *size)
-    if halves and form.splits:
-        return Plan("triton pooled", *size)
     if form.two_products:
         return Plan("two products", *size)
-    if form.splits or (form.intersection, form.difference) == ("gmean", "ignorematch"):
+    if form.splits:
+        return Plan("triton pooled" if halves else "products", *size)
+    if (form.intersection, form.difference) == ("gmean", "ignorematch"):
         return Plan("products", *size)
     return Plan("triton min-sums" if kernels else "min-sums", *size)
+
+
+def _kernels(form: Form, dtype: torch.dtype, device: str, batched: bool, vectors: bool, has_triton: bool):
+    """Whether kernels may run, and whether what is compared reaches the code in half precision."""
+    kernels = device == "cuda" and has_triton and dtype != torch.float64 and form.backend != "torch"
+    # The kernels of halves take no batches; what they do not take is widened.
+    return kernels, dtype in modes.HALVES and not batched and (kernels or not vectors)

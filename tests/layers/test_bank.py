@@ -7,7 +7,7 @@ import torch
 from cases import COMBINATIONS, name
 from torch import nn
 
-from similitude import FeatureBank, TverskyProjection, TverskySimilarity, bank
+from similitude import FeatureBank, TverskyProjection, TverskySimilarity, bank, parameter_groups
 
 WIDTH = 6
 
@@ -371,3 +371,13 @@ def test_features_that_are_computed_cannot_be_pruned():
         layer.prune(torch.randn(4, WIDTH))
     with pytest.raises(TypeError, match="computed from something else"):
         layer.features.grow(2)
+
+
+def test_the_parameters_of_features_that_are_computed_learn_at_the_banks_rate():
+    layer = TverskyProjection(WIDTH, 3, 5)
+    nn.utils.parametrizations.weight_norm(layer.features)
+    groups = parameter_groups(layer, 1e-2, bank_rate=0.5)
+    rate = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert rate.keys() == {id(p) for p in layer.parameters()}
+    assert {rate[id(p)] for p in layer.features.parameters()} == {5e-3}
+    torch.optim.AdamW(groups)

@@ -130,8 +130,15 @@ def test_a_file_does_not_tell_where_it_was_made(heads):
     assert b"similitude/" not in heads[1].read_bytes()
 
 
+# Without their images the visual networks are the other two.
 @pytest.mark.parametrize(
-    "network", [mnist.MNISTNet, mnist.TverskyMNISTNet, mnist.VisualMNISTNet, mnist.VisualTverskyMNISTNet]
+    "network",
+    [
+        pytest.param(mnist.MNISTNet, marks=pytest.mark.slow),
+        pytest.param(mnist.TverskyMNISTNet, marks=pytest.mark.slow),
+        mnist.VisualMNISTNet,
+        mnist.VisualTverskyMNISTNet,
+    ],
 )
 def test_onnx_answers_as_the_networks_for_mnist(network, tmp_path):
     model = network()
@@ -150,7 +157,7 @@ def test_onnx_answers_as_the_networks_for_mnist(network, tmp_path):
 def tiny_resnet():
     from similitude.models.resnet import TverskyResNetConfig, TverskyResNetForImageClassification
 
-    sizes = dict(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="bottleneck")
+    sizes = dict(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="bottleneck")
     return TverskyResNetForImageClassification(TverskyResNetConfig(num_labels=5, num_features=12, **sizes))
 
 
@@ -193,10 +200,11 @@ def test_onnx_answers_as_a_tversky_gpt2_for_texts_of_any_length(tmp_path):
     [
         (lambda: TverskyProjection(12, 7, num_features=9), (12,)),
         (lambda: TverskyProjection(12, 7, num_features=9, intersection="softmin", difference="subtractmatch"), (12,)),
-        (mnist.TverskyMNISTNet, (1, 28, 28)),
         (mnist.VisualTverskyMNISTNet, (1, 28, 28)),
+        # Images apart it is the one before.
+        pytest.param(mnist.TverskyMNISTNet, (1, 28, 28), marks=pytest.mark.slow),
     ],
-    ids=["product", "min-sum", "mnist", "data-domain"],
+    ids=["product", "min-sum", "data-domain", "mnist"],
 )
 def test_an_exported_program_answers_the_same_after_saving_and_loading(make, shape, tmp_path):
     model = make().eval()
@@ -209,6 +217,8 @@ def test_an_exported_program_answers_the_same_after_saving_and_loading(make, sha
         torch.testing.assert_close(again(x), answers(model, x))
 
 
+# What ONNX is made of is such a program, so that the test of GPT-2 in ONNX sees what torch.export does to it.
+@pytest.mark.slow
 def test_an_exported_gpt2_answers_the_same_after_saving_and_loading(tmp_path):
     model = tiny_gpt2().eval()
     sizes = {"input_ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}, "use_cache": None}

@@ -245,6 +245,17 @@ def test_what_is_kept_for_inference_is_dropped_when_the_layer_changes(change, op
     assert layer._kept is None
 
 
+def test_a_change_of_data_is_seen_in_any_eighth_of_the_columns():
+    layer, x = TverskyProjection(64, 5, 7).eval(), torch.randn(3, 64)
+    with torch.no_grad():
+        for vectors in (layer.prototypes, layer.features.weight):
+            for start in range(0, 64, 8):
+                before = layer(x)
+                vectors.data[:, start : start + 8].neg_()
+                assert not torch.equal(layer(x), before)
+                torch.testing.assert_close(layer(x), copy.deepcopy(layer).train()(x))
+
+
 def test_other_parameters_are_never_taken_for_those_that_were_kept():
     """Freed tensors leave their address to the next ones."""
     layer = TverskyProjection(6, 5, 7).eval()

@@ -582,3 +582,10 @@ def test_without_transformers_the_error_names_the_extra(monkeypatch):
 def test_a_config_of_another_model_is_refused():
     with pytest.raises(TypeError, match="must be a TverskyGPT2Config; got GPT2Config: for a GPT-2 that exists use"):
         TverskyGPT2LMHeadModel(GPT2Config())
+
+
+def test_alpha_takes_a_hundredth_of_what_is_common_in_a_new_head_and_beta_the_rest():
+    for options, expected in ((dict(), [0.01, 0.99]), (dict(presence=0.5), [0.5, 0.5])):
+        head = tiny(**options).lm_head
+        # A gain is the part of the common measure that the constant's difference takes away at the start.
+        assert [head.alpha_gain.item(), head.beta_gain.item()] == pytest.approx(expected, abs=0.03)
