@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ._text import columns
 from .checks import short
 from .form import check_choice
 from .initialize import linear_spread

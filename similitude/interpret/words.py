@@ -3,7 +3,7 @@
 A checkpoint brings its feature bank. For word vectors without one a bank is fitted. Each of its features belongs to the
 same fraction of the objects, a tenth, and two objects share more features the smaller the angle between them. A random
 direction with the threshold that a tenth of the objects exceed has both properties exactly, so nothing is trained;
-docs/results/words.md tells how trained objectives (sparse coding, neighbours by Tversky similarity) compare: they find less.
+docs/results/words.md shows that trained objectives (sparse coding, neighbours by Tversky similarity) find less.
 """
 
 from __future__ import annotations
