@@ -120,12 +120,12 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
     # The warm-up before a capture changes the statistics of batch norms.
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     gc.collect()
+    # Autograd waits for the stream of the capture, on which gradients accumulate, but warns.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
         torch.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
     for buffer, value in kept:
         buffer.copy_(value)
-    # Autograd waits for the stream of the capture, on which gradients accumulate, but warns.
-    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     return module
 
 
