@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import similitude.functional as F
 from similitude.ops import reference
-from similitude.ops.pairwise import has_kernels
+from similitude.ops.modes import has_kernels
 
 from .measure import inputs
 

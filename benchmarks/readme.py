@@ -7,7 +7,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from statistics import mean, stdev
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "guides" / "layers.md")
@@ -84,9 +86,10 @@ def accuracy(folder: Path) -> str:
             raise SystemExit(f"no result {pattern}.json in {folder}; make it with: similitude reproduce NAME --all")
         return runs
 
-    def best(pattern: str) -> dict:
-        """The run whose rate is best on the validation part."""
-        return min(found(pattern), key=lambda run: run["result"]["valid"])
+    def best(pattern: str) -> list[dict]:
+        """The runs, one a seed, of the rate that is best on the validation part."""
+        seeds = [list(runs) for _, runs in groupby(found(pattern), key=lambda run: run["row"])]
+        return min(seeds, key=lambda runs: mean(run["result"]["valid"] for run in runs))
 
     def row(task: str, linear: str, ours: str, paper: str, page: str, runs: list[dict]) -> str:
         commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
@@ -102,17 +105,21 @@ def accuracy(folder: Path) -> str:
     frozen = found(ours)
     birds = [[run["result"]["accuracy"] for run in runs] for runs in (found(linear), frozen)]
     linear, head = best("ptb-tuned-network_baseline-*"), best("ptb-tuned-network_tversky_head-*")
-    whole = min((best("ptb-tuned-seed0"), best("ptb-tuned-lr_*")), key=lambda run: run["result"]["valid"])
+    whole = best("ptb-tuned-[ls][re]*")
 
     def digits(name: str) -> str:
         return f"{100 * networks[name]['accuracy']:.2f} % ({networks[name]['parameters']:,} parameters)"
 
     marks: dict[str, str] = {}
 
-    def perplexity(run: dict) -> str:
-        caveat = run.get("caveat")
+    def perplexity(runs: list[dict]) -> str:
+        caveat = runs[0].get("caveat")
         mark = marks.setdefault(caveat, "\\*" * (len(marks) + 1)) if caveat else ""
-        return f"{run['result']['test']:.2f}{mark} ({run['result']['parameters'] / 1e6:.0f} M)"
+        shown = spread([run["result"]["test"] for run in runs])
+        return f"{shown}{mark} ({runs[0]['result']['parameters'] / 1e6:.0f} M)"
+
+    def percent(values: list[float]) -> str:
+        return f"{spread([100 * value for value in values])} %"
 
     lines = [
         "| task | `nn.Linear` | Tversky | paper: linear → Tversky | commit | page |",
@@ -121,14 +128,14 @@ def accuracy(folder: Path) -> str:
             f"{100 * eight['p_conv']:.0f} %", "– → 53 % (best options, any size)", "xor", xor),
         row("MNIST, small CNN, the paper's recipe", digits("MNISTNet"), digits("TverskyMNISTNet"), "99.1 → 98.7 %",
             "mnist", mnist),
-        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", spread(tuned["linear"]),
-            spread(tuned["tversky"]), "–", "heads", heads),
-        row("birds, the same with the paper's recipe and 224 features", spread(birds[0]), spread(birds[1]),
+        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", percent(tuned["linear"]),
+            percent(tuned["tversky"]), "–", "heads", heads),
+        row("birds, the same with the paper's recipe and 224 features", percent(birds[0]), percent(birds[1]),
             "36.0 → 44.9 % (NABirds)", "resnet", frozen),
         row("Penn Treebank, GPT-2 with another head, test perplexity", perplexity(linear), perplexity(head), "–", "ptb",
-            [linear, head]),
+            [*linear, *head]),
         row("Penn Treebank, GPT-2 with another head and MLPs", perplexity(linear), perplexity(whole),
-            "112.81 → 103.99", "ptb", [linear, whole]),
+            "112.81 → 103.99", "ptb", [*linear, *whole]),
     ]  # fmt: skip
     note = "± is the standard error over seeds; rows without it have one seed. Lower perplexity is better; M: million"
     lines += ["", f"{note} parameters. {MADE.capitalize()} from `results`."]
@@ -136,8 +143,7 @@ def accuracy(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def spread(values: list[float]) -> str:
-    """Mean ± standard error, in percent."""
-    mean = sum(values) / len(values)
-    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
-    return f"{100 * mean:.2f} ± {100 * error:.2f} %"
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard error, or the value if there is one alone."""
+    error = f" ± {stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):.2f}{error}"

@@ -386,16 +386,21 @@ def _test_table(tested: dict[str, list[Row]], init: str, title: str):
     lines = {(r["model"], r["tied_prototypes"]): r for r in paper("ptb_test_perplexity") if r["init"] == init}
     others = [(network, tied) for network in NETWORKS for tied in "YN"] if init == "scratch" else []
     for network, tied in dict.fromkeys([*lines, *others]):
-        line = lines.get((network, tied), {})
         found = [best(groups, (network, init, tied == "Y")) for groups in tested.values()]
-        ours = next((row for row in found if row), None)
-        parameters = line.get("params") or (ours.runs[0]["result"]["parameters"] if ours else None)
-        K = line["num_features"] if line else str(ours.config["num_features"]) if ours else ""
-        theirs = line.get("perplexity", "")
-        cells = [row.cell("test", theirs=theirs) + _other_size(row, K) if row else "not run" for row in found]
-        count = f"{int(parameters) / 1e6:.1f} M" if parameters else "–"
-        table.add_row(_short(network), "yes" if tied == "Y" else "no", K or "–", count, theirs or "–", *cells)
+        table.add_row(*_test_cells(network, tied, lines.get((network, tied), {}), found))
     return table
+
+
+def _test_cells(network: str, tied: str, line: dict[str, str], found: list[Row | None]) -> list[str]:
+    """A line of the paper's table, or of none of its lines, beside the row that was found for each recipe."""
+    ours = next((row for row in found if row), None)
+    theirs, K, count = (line.get(name, "") for name in ("perplexity", "num_features", "params"))
+    if ours:
+        K = K if line else str(ours.config["num_features"])
+        count = count or ours.runs[0]["result"]["parameters"]
+    parameters = f"{int(count) / 1e6:.1f} M" if count else "–"
+    cells = [row.cell("test", theirs=theirs) + _other_size(row, K) if row else "not run" for row in found]
+    return [_short(network), "yes" if tied == "Y" else "no", K or "–", parameters, theirs or "–", *cells]
 
 
 def _validation_table(groups: list[Row]) -> list:
@@ -450,31 +455,33 @@ def _short(network: str) -> str:
 
 
 def claims(runs: list[dict]) -> list[Claim]:
+    groups = by_row(runs)
+    all_1layer, head = "tversky-all-1layer", "tversky-head"
+    against = ((all_1layer, "scratch", True), (all_1layer, "scratch", False), (head, "finetuned", False))
+    return [_claim(groups, *kind) for kind in against]
+
+
+def _claim(groups: list[Row], network: str, init: str, tied: bool) -> Claim:
+    """Whether a network has less perplexity than our best baseline of its kind, whatever the baseline's recipe."""
     lines = {(r["model"], r["init"], r["tied_prototypes"] == "Y"): r for r in paper("ptb_test_perplexity")}
-    groups, out = by_row(runs), []
-    for network, init, tied in (
-        ("tversky-all-1layer", "scratch", True),
-        ("tversky-all-1layer", "scratch", False),
-        ("tversky-head", "finetuned", False),
-    ):
-        kinds = [(name, init, tied) for name in ("baseline", network)]
-        theirs = [float(lines[kind]["perplexity"]) for kind in kinds]
-        start = "from scratch" if init == "scratch" else "from OpenAI's weights"
-        change, size = _change(*theirs), _change(*(float(lines[kind]["params"]) for kind in kinds))
-        says = (
-            f"GPT-2 {start}, {'tied' if tied else 'untied'}: against the linear baseline, {network} has "
-            f"{change} % perplexity and {size} % parameters."
-        )
-        pairs = {name: [best(_comparable(groups, name), kind) for kind in kinds] for name in RECIPES}
-        found = {name: [row for row in pair if row] for name, pair in pairs.items() if all(pair)}
-        ours = (f"{recipe_title(name)}: {' → '.join(map(_starred, pair))}" for name, pair in found.items())
-        verdict = OPEN
-        if found:
-            # Our best baseline is the one to beat, whatever its recipe.
-            baseline, own = (min(pair[i].mean("test") for pair in found.values()) for i in (0, 1))
-            verdict = HOLDS if own < baseline else FAILS
-        out.append(Claim(says, verdict, " → ".join(f"{value:.2f}" for value in theirs), "; ".join(ours) or "not run"))
-    return out
+    kinds = [(name, init, tied) for name in ("baseline", network)]
+    theirs, sizes = ([float(lines[kind][name]) for kind in kinds] for name in ("perplexity", "params"))
+    start = "from scratch" if init == "scratch" else "from OpenAI's weights"
+    says = (
+        f"GPT-2 {start}, {'tied' if tied else 'untied'}: against the linear baseline, {network} has "
+        f"{_change(*theirs)} % perplexity and {_change(*sizes)} % parameters."
+    )
+    pairs = {name: [best(_comparable(groups, name), kind) for kind in kinds] for name in RECIPES}
+    found = {name: [row for row in pair if row] for name, pair in pairs.items() if all(pair)}
+    ours = (f"{recipe_title(name)}: {' → '.join(map(_starred, pair))}" for name, pair in found.items())
+    return Claim(says, _verdict(found), " → ".join(f"{value:.2f}" for value in theirs), "; ".join(ours) or "not run")
+
+
+def _verdict(found: dict[str, list[Row]]) -> str:
+    if not found:
+        return OPEN
+    baseline, own = (min(pair[i].mean("test") for pair in found.values()) for i in (0, 1))
+    return HOLDS if own < baseline else FAILS
 
 
 def _change(before: float, after: float) -> str:

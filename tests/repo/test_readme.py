@@ -1,7 +1,9 @@
 """README's tables of numbers are those that `python -m benchmarks --readme` makes of the measurements stored here."""
 
+import json
 import re
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -46,4 +48,20 @@ def test_a_missing_result_is_one_sentence(tmp_path):
 
 
 def test_a_spread_is_the_standard_error():
-    assert readme.spread([0.4, 0.6]) == "50.00 ± 10.00 %"
+    assert readme.spread([40.0, 60.0]) == "50.00 ± 10.00"
+    assert readme.spread([40.0]) == "40.00"
+
+
+def test_a_row_of_two_seeds_is_their_mean(tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    for seed, test in ((0, 39.0), (1, 41.0)):
+        path = tmp_path / "results" / f"ptb-tuned-network_tversky_head-seed{seed}.json"
+        run = json.loads(path.read_text())
+        run["result"].update(test=test, valid=20.0)
+        path.write_text(json.dumps(run))
+    assert "40.00 ± 1.00 (131 M)" in readme.accuracy(tmp_path / "results")
+
+
+def test_every_module_of_the_benchmarks_imports():
+    for path in (ROOT / "benchmarks").glob("[a-z]*.py"):
+        import_module(f"benchmarks.{path.stem}")
