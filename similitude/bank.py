@@ -16,7 +16,9 @@ from .batches import batches, inputs_of
 from .contrast import Contrast
 from .form import check_choice
 from .initialize import INITS, fill_
+from .ops import vectors
 from .ops.modes import wide
+from .presence import held, normal_threshold, warn_of_holding
 
 Through = Callable[[Any], Any]
 
@@ -28,28 +30,68 @@ SHOWN = 8
 class FeatureBank(nn.Module):
     """Ω: K learned feature vectors of width D; layers that are given one bank share it.
 
-    Called on objects ``[..., D]`` it returns their measures x · f_k, ``[..., K]``; an object has the features whose
-    measure is positive.
+    Called on objects ``[..., D]`` it returns their measures x · f_k − t_k, ``[..., K]``; an object has the features
+    whose measure is positive. Without thresholds, t_k = 0, every feature belongs to about half of all objects.
 
     Args:
         num_features: K.
         dim: D.
         init: Starting values, see TverskyProjection.
+        presence: Fraction of objects that have a feature, which gives each feature a threshold. It starts where
+            standard normal objects have that presence (``init_from_data``: those given), and then is learned.
+        hold: Whether thresholds follow the training data instead, so that each feature keeps its presence: True, until
+            ``fix()`` is called, or the number of forward passes in training, in the last tenth of which they are fixed.
+            It sharpens sets, and leaves objects of few dimensions without features.
         device: Device of the weight.
         dtype: Floating dtype of the weight.
+
+    Example:
+        >>> bank = FeatureBank(num_features=32, dim=8, presence=0.1)
+        >>> bank(torch.randn(5, 8)).shape, bank.threshold.shape
+        (torch.Size([5, 32]), torch.Size([32]))
     """
 
-    def __init__(self, num_features: int, dim: int, *, init: str = "calibrated", device=None, dtype=None):
+    threshold: Tensor | None
+    passes: Tensor | None
+    # Share of the last batch's objects without any feature, where a presence is held.
+    featureless: Tensor | None = None
+
+    def __init__(
+        self,
+        num_features: int,
+        dim: int,
+        *,
+        init: str = "calibrated",
+        presence: float | None = None,
+        hold: bool | int = False,
+        device=None,
+        dtype=None,
+    ):
         super().__init__()
         checks.check_sizes(num_features=num_features, dim=dim)
         self.init = check_choice("init", init, INITS)
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
+        self.presence = None if presence is None else checks.check_presence(presence)
+        self.hold = checks.check_hold(hold, presence)
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
+        self.register_parameter("threshold", None)
+        self.register_buffer("passes", None)
+        if presence is not None and hold:
+            del self.threshold
+            self.register_buffer("threshold", torch.empty(num_features, device=device, dtype=dtype))
+            self.register_buffer("passes", torch.zeros((), dtype=torch.int64, device=device))
+        elif presence is not None:
+            self.threshold = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype))
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         fill_(self.weight, self.init)
+        if self.threshold is not None and self.presence is not None:
+            self.threshold.copy_(normal_threshold(self.weight, self.presence))
+        if self.passes is not None:
+            self.passes.zero_()
 
     @property
     def num_features(self) -> int:
@@ -59,13 +101,33 @@ class FeatureBank(nn.Module):
     def dim(self) -> int:
         return self.weight.shape[1]
 
-    def forward(self, x: Tensor | None = None) -> Tensor:
-        """Measures of objects; without them the features, which layers ask for here so that hooks see it."""
+    def forward(self, x: Tensor | None = None, seen: Tensor | None = None) -> Any:
+        """Measures of objects; without them the features and, if there are some, the thresholds.
+
+        Layers ask for them here, so that hooks see it, and show the objects that they are about to measure, ``seen``.
+        """
         if x is None:
-            return self.weight
+            if self.threshold is None:
+                return self.weight
+            holds = self.hold and self.training and seen is not None
+            return self.weight, held(self, seen) if holds else self.threshold
         checks.check_vectors("x", x)
         checks.check_width("x", x, self.weight)
-        return nn.functional.linear(x, self.weight)
+        return nn.functional.linear(x, self.weight, None if self.threshold is None else -self.threshold)
+
+    def cut(self, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The features ``[K, D]`` and their thresholds ``[K]``, or None; ``seen`` as in ``forward``."""
+        found = self(seen=seen)
+        return found if isinstance(found, tuple) else (found, None)
+
+    def fix(self) -> None:
+        """Ends the holding of a presence: thresholds stay as they are from now on."""
+        self.hold = False
+
+    def train(self, mode: bool = True) -> FeatureBank:
+        if not mode and self.training and self.hold:
+            warn_of_holding(self)
+        return super().train(mode)
 
     def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
         """How many of the objects have each feature, and which features are dead or duplicates; see bank.usage."""
@@ -76,7 +138,8 @@ class FeatureBank(nn.Module):
         grow(self, new, scale)
 
     def extra_repr(self) -> str:
-        return f"num_features={self.num_features}, dim={self.dim}"
+        presence = "" if self.presence is None else f", presence={self.presence}"
+        return f"num_features={self.num_features}, dim={self.dim}{presence}{f', hold={self.hold}' if self.hold else ''}"
 
 
 @dataclass(frozen=True)
@@ -158,8 +221,8 @@ def usage(bank: FeatureBank, objects: Tensor | Iterable, through: Through | None
     counts = _Counts(bank)
     with evaluating(through):
         for batch in batches(objects, name="objects"):
-            vectors = inputs_of(batch, bank.weight.device)
-            counts.add(vectors if through is None else through(vectors))
+            inputs = inputs_of(batch, bank.weight.device)
+            counts.add(inputs if through is None else through(inputs))
     if not counts.objects:
         raise ValueError("there are no objects to count: the data has no rows, or its loader was used up before.")
     presence = counts.having.double() / counts.objects
@@ -198,7 +261,7 @@ def prune(
             "this layer's bank was given to it, and other layers may need its features: prune the model that holds "
             "all of them, bank.prune(model, data), or say alone=True."
         )
-    counts = {name: _Counts(layer.features) for name, layer in layers.items()}
+    counts = {name: _Counts(layer.features, layer.normalize) for name, layer in layers.items()}
     with evaluating(model), evaluating(through), _observed(layers, counts):
         for batch in batches(data, name="data"):
             _call(model, batch, through, next(iter(layers.values())).features)
@@ -221,7 +284,8 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
     Args:
         bank: The feature bank.
         new: How many features, with the bank's own starting values, or their vectors, ``[n, D]``.
-        scale: Factor of the new vectors. A small one changes outputs little, and still lets gradients reach them.
+        scale: Factor of the new vectors. A small one changes outputs little, and still lets gradients reach them. Their
+            thresholds, if the bank has any, start as those of a new bank.
     """
     weight = _plain_weight(bank)
     checks.check_scalar("scale", scale)
@@ -232,7 +296,19 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
     checks.check_vectors("new", new)
     if new.dim() != 2 or new.shape[1] != bank.dim or not len(new):
         raise ValueError(f"new must be vectors [n, {bank.dim}], of the bank's dim; got shape {list(new.shape)}.")
-    bank.weight = nn.Parameter(torch.cat([weight, new.to(weight) * scale]), requires_grad=weight.requires_grad)
+    new = new.to(weight) * scale
+    if bank.threshold is not None:
+        assert bank.presence is not None
+        of_new = normal_threshold(new, bank.presence)
+        bank.threshold = _rows(bank.threshold, lambda t: torch.cat([t, of_new.to(t)]))
+    bank.weight = nn.Parameter(torch.cat([weight, new]), requires_grad=weight.requires_grad)
+
+
+def _rows(threshold: Tensor | None, chosen: Callable[[Tensor], Tensor]) -> Any:
+    """Other thresholds, as a parameter if the old ones are."""
+    if not isinstance(threshold, nn.Parameter):
+        return None if threshold is None else chosen(threshold)
+    return nn.Parameter(chosen(threshold), requires_grad=threshold.requires_grad)
 
 
 @dataclass
@@ -240,6 +316,7 @@ class _Counts:
     """How many of the objects so far have each feature of a bank, and its total measure in them."""
 
     bank: FeatureBank
+    normalize: bool = False
     objects: int = 0
     having: Tensor = field(init=False)  # [K]
     total: Tensor = field(init=False)  # [K], of positive measures
@@ -256,10 +333,11 @@ class _Counts:
         checks.check_width("objects", objects, weight)
         dtype = wide(torch.promote_types(objects.dtype, weight.dtype))
         weight = weight.to(dtype)
+        threshold = None if self.bank.threshold is None else self.bank.threshold.to(dtype)
         for rows in objects.reshape(-1, objects.shape[-1]).split(max(1, AT_ONCE // len(weight))):
             if not rows.isfinite().all():
                 raise ValueError("objects must be finite; some have NaN or infinite elements.")
-            measures = (rows.to(weight) @ weight.mT).relu()
+            measures = vectors.measures(rows.to(weight), weight, self.normalize, threshold).relu()
             self.objects += len(rows)
             self.having += measures.count_nonzero(0)
             self.total += measures.sum(0, dtype=torch.float64)
@@ -299,9 +377,10 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
     for layer in plan.users:
         if _is_projection(layer):
             _fold(layer, folded)
-    new = nn.Parameter(weight[kept], requires_grad=weight.requires_grad)
+    new, bank = nn.Parameter(weight[kept], requires_grad=weight.requires_grad), plan.users[0].features
+    threshold = _rows(bank.threshold, lambda t: t[kept])
     for layer in plan.users:
-        layer.features.weight = new
+        layer.features.weight, layer.features.threshold = new, threshold
     return Pruned(plan.name, kept.tolist(), removed.tolist(), folded.tolist())
 
 

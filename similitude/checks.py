@@ -34,9 +34,17 @@ def check_share(name: str, value: float) -> float:
 
 
 def check_presence(value: object) -> float:
-    if not isinstance(value, int | float) or not 0.5 <= value < 1:
-        raise ValueError(f"presence must be a number from 0.5 to below 1; got {value!r}.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise ValueError(f"presence must be a number between 0 and 1, such as 0.1; got {value!r}.")
     return float(value)
+
+
+def check_hold(hold: object, presence: float | None) -> bool | int:
+    if not isinstance(hold, int) or hold < 0:
+        raise ValueError(f"hold must be True, False or a number of forward passes; got {hold!r}.")
+    if hold and presence is None:
+        raise ValueError(f"hold={hold} needs the presence to hold, such as presence=0.1.")
+    return hold
 
 
 def check_vectors(name: str, value: object) -> None:
@@ -89,6 +97,16 @@ def check_width(name: str, objects: Tensor, features: Tensor) -> None:
             f"{name} and features must have the same width D; got {name} {list(objects.shape)} "
             f"and features {list(features.shape)}."
         )
+
+
+def check_threshold(threshold: object, features: Tensor) -> None:
+    check_vectors("threshold", threshold)
+    assert isinstance(threshold, Tensor)
+    if threshold.shape != features.shape[:1]:
+        expected = f"[K] = {list(features.shape[:1])}, a number for each feature"
+        raise ValueError(f"threshold must be {expected}; got shape {list(threshold.shape)}.")
+    if threshold.device != features.device:
+        raise ValueError(f"threshold must be on the device of features, {features.device}; got {threshold.device}.")
 
 
 def check_all_pairs(x: Tensor, prototypes: Tensor, features: Tensor) -> None:

@@ -10,7 +10,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .checks import check_alike, check_all_pairs, check_loss, check_scalar, check_targets, check_triton, check_width
+from .checks import (
+    check_alike,
+    check_all_pairs,
+    check_loss,
+    check_scalar,
+    check_targets,
+    check_threshold,
+    check_triton,
+    check_width,
+)
 from .form import BACKENDS as BACKENDS
 from .form import DIFFERENCES as DIFFERENCES
 from .form import INTERSECTIONS as INTERSECTIONS
@@ -38,6 +47,7 @@ def tversky_similarity(
     normalize: bool = False,
     backend: str = "auto",
     leak: float = 0.0,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Similarity of each ``a`` to its ``b``, S(a, b) of Eq. 6: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcasting.
 
@@ -59,6 +69,8 @@ def tversky_similarity(
         backend: Which code may run: auto, reference (the equations), torch, or triton (all pairs only).
         leak: Share of the gradient that reaches features an object lacks, 0 in the paper; outputs do not change. For
             ``level="feature"`` and ``model="contrast"``, and not for gmean; ops/leak.py has the equations.
+        threshold: What a measure must exceed for an object to have the feature, ``[K]``: measures are x · f_k − t_k,
+            those of the paper for the objects [x, 1] and the features [f_k, −t_k]. By default 0.
 
     Equivalent to, for the defaults::
 
@@ -73,7 +85,7 @@ def tversky_similarity(
         raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
     dtype = check_alike(a=a, b=b, features=features)
     with without_autocast(a.device.type):
-        A, B = _paired_measures(a, b, features, normalize, dtype)
+        A, B = _paired_measures(a, b, features, normalize, dtype, threshold)
         constants = scalars(A, alpha, beta, theta)
         leaks = (*constants, form.intersection, form.difference, form.leak)
 
@@ -105,6 +117,7 @@ def tversky_projection(
     normalize: bool = False,
     backend: str = "auto",
     leak: float = 0.0,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Similarity of each input to each prototype, Eq. 7: ``[..., D]``, ``[P, D]`` -> ``[..., P]``, like F.linear.
 
@@ -117,16 +130,20 @@ def tversky_projection(
         beta: Weight of what a prototype has and an input lacks.
         theta: Weight of what both have.
         intersection, difference, level, model, normalize, backend, leak: As in ``tversky_similarity``.
+        threshold: As in ``tversky_similarity``, for the inputs. A prototype's measures are p · f_k, those of [p, 0]
+            beside inputs [x, 1], so that it has the features on whose side it lies.
 
     Equivalent to: ``tversky_similarity(x[..., None, :], prototypes, features, ...)``, without its N×P×K tensor.
     """
     form = Form.of(intersection, difference, level, model, normalize, backend, leak)
     dtype = check_alike(x=x, prototypes=prototypes, features=features)
     check_all_pairs(x, prototypes, features)
+    if threshold is not None:
+        check_threshold(threshold, features)
     if backend == "triton":
         check_triton(prototypes)
     with without_autocast(x.device.type):
-        out = vectors.project(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype)
+        out = vectors.project(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, threshold)
     return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
 
 
@@ -150,6 +167,7 @@ def tversky_cross_entropy(
     z_loss: float = 0.0,
     backend: str = "auto",
     leak: float = 0.0,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Cross entropy of the similarities to all prototypes, without their N×P table: ``[..., D]``, ``[...]`` -> ``[]``.
 
@@ -169,6 +187,7 @@ def tversky_cross_entropy(
             ``target`` and is 0 where ignored.
         label_smoothing: Share of each target that is spread evenly over all prototypes.
         z_loss: Weight of the squared log-sum-exp, which is added to each loss before the reduction.
+        threshold: As in ``tversky_projection``.
 
     Equivalent to::
 
@@ -181,9 +200,11 @@ def tversky_cross_entropy(
     check_all_pairs(x, prototypes, features)
     check_targets(x, target, prototypes, ignore_index)
     check_loss(bias, prototypes, label_smoothing, z_loss)
+    if threshold is not None:
+        check_threshold(threshold, features)
     if backend == "triton":
         check_triton(prototypes)
-    how = (bias, target.flatten(), ignore_index, reduction, float(label_smoothing), float(z_loss))
+    how = (bias, target.flatten(), ignore_index, reduction, float(label_smoothing), float(z_loss), threshold)
     with without_autocast(x.device.type):
         out = vectors.loss(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, *how)
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.
@@ -191,20 +212,22 @@ def tversky_cross_entropy(
     return out.reshape(target.shape) if reduction == "none" else out
 
 
-def salience(objects: Tensor, features: Tensor) -> Tensor:
+def salience(objects: Tensor, features: Tensor, threshold: Tensor | None = None) -> Tensor:
     """Total measure of the features that each object has, f(A) of Eq. 2: ``[..., D]`` -> ``[...]``, never negative.
 
     Args:
         objects: ``[..., D]``.
         features: The feature bank Ω, ``[K, D]``.
+        threshold: As in ``tversky_similarity``.
 
-    Equivalent to: ``(objects @ features.T).relu().sum(-1)``.
+    Equivalent to: ``(objects @ features.T - threshold).relu().sum(-1)``.
     """
     dtype = check_alike(objects=objects, features=features)
     check_width("objects", objects, features)
     with without_autocast(objects.device.type):
         objects, features = vectors.widened(dtype, objects, features)
-        return reference.salience(objects @ features.mT).to(dtype)
+        threshold = _cut(threshold, features, dtype)
+        return reference.salience(vectors.measures(objects, features, False, threshold)).to(dtype)
 
 
 def common(
@@ -214,18 +237,19 @@ def common(
     intersection: str = "product",
     level: str = "feature",
     normalize: bool = False,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Measure of the features that both have, f(A∩B) of Eq. 3: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast.
 
     Args:
         a, b: Objects, ``[..., D]``, which broadcast.
         features: The feature bank Ω, ``[K, D]``.
-        intersection, level, normalize: As in ``tversky_similarity``.
+        intersection, level, normalize, threshold: As in ``tversky_similarity``.
     """
     form = Form.of(intersection, level=level, normalize=normalize)
     law = lambda A, B: reference.common(A, B, form.intersection, form.level)  # noqa: E731
     fast = lambda A, B: pairwise.common(pairwise.Pairs(A, B), form.intersection, form.level)  # noqa: E731
-    return _part(form, a, b, features, law, fast)
+    return _part(form, a, b, features, threshold, law, fast)
 
 
 def distinctive(
@@ -235,6 +259,7 @@ def distinctive(
     difference: str = "ignorematch",
     level: str = "feature",
     normalize: bool = False,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Measure of what ``a`` has and ``b`` lacks, f(A−B) of Eq. 4–5: ``[..., D]``, ``[..., D]`` -> ``[...]``, broadcast.
 
@@ -243,22 +268,24 @@ def distinctive(
     Args:
         a, b: Objects, ``[..., D]``, which broadcast.
         features: The feature bank Ω, ``[K, D]``.
-        difference, level, normalize: As in ``tversky_similarity``.
+        difference, level, normalize, threshold: As in ``tversky_similarity``.
     """
     form = Form.of(difference=difference, level=level, normalize=normalize)
     law = lambda A, B: reference.distinctive(A, B, form.difference, form.level)  # noqa: E731
     fast = lambda A, B: pairwise.distinctive(pairwise.Pairs(A, B), form.difference, form.level)[0]  # noqa: E731
-    return _part(form, a, b, features, law, fast)
+    return _part(form, a, b, features, threshold, law, fast)
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 
 
-def _part(form: Form, a: Tensor, b: Tensor, features: Tensor, law: Measure, fast: Measure) -> Tensor:
+def _part(
+    form: Form, a: Tensor, b: Tensor, features: Tensor, threshold: Tensor | None, law: Measure, fast: Measure
+) -> Tensor:
     """A part of S(a, b) of pairs that broadcast, from their measures."""
     dtype = check_alike(a=a, b=b, features=features)
     with without_autocast(a.device.type):
-        A, B = _paired_measures(a, b, features, form.normalize, dtype)
+        A, B = _paired_measures(a, b, features, form.normalize, dtype, threshold)
         return _broadcast(A, B, law, fast).to(dtype)
 
 
@@ -275,7 +302,7 @@ def scalars(like: Tensor, *values: Scalar) -> tuple[Scalar, ...]:
 
 
 def _paired_measures(
-    a: Tensor, b: Tensor, features: Tensor, normalize: bool, dtype: torch.dtype
+    a: Tensor, b: Tensor, features: Tensor, normalize: bool, dtype: torch.dtype, threshold: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     check_width("a", a, features)
     check_width("b", b, features)
@@ -287,7 +314,15 @@ def _paired_measures(
             "For all pairs use tversky_projection or TverskySimilarity.pairwise."
         ) from None
     a, b, features = vectors.widened(dtype, a, b, features)
-    return vectors.measures(a, features, normalize), vectors.measures(b, features, normalize)
+    threshold = _cut(threshold, features, dtype)
+    return vectors.measures(a, features, normalize, threshold), vectors.measures(b, features, normalize, threshold)
+
+
+def _cut(threshold: Tensor | None, features: Tensor, dtype: torch.dtype) -> Tensor | None:
+    if threshold is None:
+        return None
+    check_threshold(threshold, features)
+    return vectors.widened(dtype, threshold)[0]
 
 
 def _broadcast(A: Tensor, B: Tensor, law: Measure, all_pairs: Measure) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from . import checks
 from .form import Form
-from .ops import pairwise
+from .ops import pairwise, vectors
 from .ops.modes import wide, widest
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def calibrate(
     spread: float | None = None,
     alpha_share: float = SHARE,
     x: Tensor | None = None,
+    threshold: Tensor | None = None,
 ) -> tuple[Sequence[float], Sequence[float]]:
     """α, β, θ that give S mean 0 and standard deviation ``spread``, and their units.
 
@@ -156,6 +157,7 @@ def calibrate(
         spread: Standard deviation of S.
         alpha_share: Share of f(A∩B) that α balances.
         x: Inputs ``[N, D]``; by default standard normal ones.
+        threshold: Thresholds of the features, ``[K]``, for the inputs and for prototypes that are drawn.
     """
     if form.model == "ratio" or features.is_meta or (prototypes is not None and prototypes.is_meta):
         return PAPER, PAPER
@@ -163,6 +165,7 @@ def calibrate(
     K, D = features.shape
     # In 64 bits, so that the constants do not depend on the number of threads.
     bank = features.to(widest(features))
+    drawn = prototypes is None
     if prototypes is None:
         prototypes = torch.randn(256, D, generator=generator, device="cpu")
     P = len(prototypes)
@@ -174,9 +177,9 @@ def calibrate(
         n = max(64, min(4096, 2**25 // (len(few) * K), 2**31 // (D * K)))
         x = torch.randn(n, D, generator=generator, device="cpu")
     x = x.to(bank)
-    if form.normalize:
-        x, few = nn.functional.normalize(x, dim=-1), nn.functional.normalize(few, dim=-1)
-    a, b = x @ bank.mT, few @ bank.mT
+    cut = None if threshold is None else threshold.to(bank)
+    a = vectors.measures(x, bank, form.normalize, cut)
+    b = vectors.measures(few, bank, form.normalize, cut if drawn else None)
     pairs = pairwise.Pairs(a, b, kernels=False)
     common = pairwise.common(pairs, form.intersection, form.level)
     a_only, b_only = pairwise.distinctive(pairs, form.difference, form.level)

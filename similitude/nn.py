@@ -22,6 +22,7 @@ from .kept import Kept, place
 from .ops import vectors
 from .ops.modes import rounded, without_autocast
 from .ops.plan import Plan
+from .presence import warn_of_no_bias
 
 if TYPE_CHECKING:
     from .explain import Explanation
@@ -42,6 +43,7 @@ class TverskySimilarity(Contrast):
             ``plain`` values as in the paper.
         intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
         init: "calibrated" (docs/initialisation/using.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        presence, hold: As in ``FeatureBank``: what share of objects each feature of a bank of its own belongs to.
         device, dtype: Those of the parameters; by default the shared bank's.
 
     Example:
@@ -72,6 +74,8 @@ class TverskySimilarity(Contrast):
         init: str = "calibrated",
         backend: str = "auto",
         leak: float = 0.0,
+        presence: float | None = None,
+        hold: bool | int = False,
         device=None,
         dtype=None,
     ):
@@ -83,7 +87,7 @@ class TverskySimilarity(Contrast):
             device, dtype = _like(features.weight, device, dtype)
         self.dim = dim
         self.owns_features = features is None
-        self.features = _bank(dim, num_features, features, init, device, dtype)
+        self.features = _bank(dim, num_features, features, init, presence, hold, device, dtype)
         _start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -97,11 +101,26 @@ class TverskySimilarity(Contrast):
         _reset_constants(self, None, x, spread, SHARE)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return F.tversky_similarity(a, b, self.features(), *self.contrast(), *self.form)
+        weight, threshold = self._features(a, b)
+        return F.tversky_similarity(a, b, weight, *self.contrast(), *self.form, threshold)
 
     def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
         """All pairs: ``[..., N, D]``, ``[P, D]`` or ``[..., P, D]`` -> ``[..., N, P]``, never N×P×K in memory."""
-        return F.tversky_projection(a, b, self.features(), *self.contrast(), *self.form)
+        weight, threshold = self._features(a, b)
+        if threshold is None:
+            return F.tversky_projection(a, b, weight, *self.contrast(), *self.form)
+        checks.check_all_pairs(a, b, weight)
+        # Both sides carry the constant, and normalising must not see it.
+        a, b = (vectors.longer(_compared(x, self.form)) for x in (a, b))
+        bank = torch.cat([weight, -threshold[:, None]], 1)
+        return F.tversky_projection(a, b, bank, *self.contrast(), *self.form._replace(normalize=False))
+
+    def _features(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The bank and its thresholds, which may follow the objects of both sides."""
+        bank = self.features
+        if not (bank.hold and self.training):
+            return bank.cut()
+        return bank.cut(torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.form.described()}"
@@ -126,6 +145,7 @@ class TverskyProjection(Contrast):
         spread: Standard deviation of the outputs at a calibrated start; by default a fifth above nn.Linear's.
         alpha_share: Share of the common part that α's difference balances at a calibrated start, above 0 and up to 1;
             β's balances the rest.
+        presence, hold: As in ``FeatureBank``: what share of inputs each feature of a bank of its own belongs to.
         device, dtype: Those of the parameters; by default those of what is shared or tied.
 
     Example:
@@ -163,6 +183,8 @@ class TverskyProjection(Contrast):
         alpha_share: float = SHARE,
         backend: str = "auto",
         leak: float = 0.0,
+        presence: float | None = None,
+        hold: bool | int = False,
         device=None,
         dtype=None,
     ):
@@ -177,7 +199,7 @@ class TverskyProjection(Contrast):
         self._kept: Kept | None = None
         self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
-        self.features = _bank(dim, num_features, features, init, device, dtype)
+        self.features = _bank(dim, num_features, features, init, presence, hold, device, dtype)
         if prototypes is None:
             prototypes = nn.Parameter(torch.empty(num_prototypes, dim, device=device, dtype=dtype))
             fill_prototypes_(prototypes, init, self.features.weight)
@@ -228,15 +250,19 @@ class TverskyProjection(Contrast):
         It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
         they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
         """
-        prototypes, weight, form = self.prototypes, self.features(), self.form
+        prototypes, form = self.prototypes, self.form
+        weight, threshold = self._features(x)
         where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
-        sources = (prototypes, weight, *self.learned()) if where else ()
+        sources = ()
+        if where:
+            cut = () if threshold is None else (threshold,)
+            sources = (prototypes, weight, *self.learned(), *cut)
         # Other threads may put another in its place meanwhile.
         kept = self._kept
         if where is None or any(s.is_inference() for s in sources):
             if kept is not None:
                 self._kept = None
-            return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form)
+            return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form, threshold)
         if kept is None or not kept.holds(sources, (form, where), _some_columns):
             kept = self._kept = self._prepared(x, sources, (form, where))
         side, scalars, dtype = kept.value
@@ -251,13 +277,23 @@ class TverskyProjection(Contrast):
         dtype = rounded(x)
         with without_autocast(x.device.type):
             scalars = F.scalars(x, *self.contrast())
-            side = vectors.prepare(*sources[:2], scalars, self.form, dtype)
+            side = vectors.prepare(*sources[:2], scalars, self.form, dtype, *sources[5:])
         return Kept((side, scalars, dtype), sources, key, _some_columns)
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""
         checks.check_all_pairs(x, self.prototypes, self.features.weight)
-        return vectors.plan_of(x, self.prototypes, self.features.weight, self.form, rounded(x))
+        weight, threshold = self.features.cut()
+        return vectors.plan_of(x, self.prototypes, weight, self.form, rounded(x), threshold)
+
+    def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The bank and its thresholds, which may follow the inputs."""
+        bank = self.features
+        if not (bank.hold and self.training):
+            return bank.cut()
+        if x.requires_grad and self.bias is None:
+            warn_of_no_bias(self)
+        return bank.cut(_compared(x, self.form))
 
     def train(self, mode: bool = True) -> TverskyProjection:
         self._kept = None
@@ -284,13 +320,15 @@ class TverskyProjection(Contrast):
 
         Equivalent to: ``nn.functional.cross_entropy(self(x).flatten(0, -2), target.flatten(), ...)``.
         """
+        weight, threshold = self._features(x)
         return F.tversky_cross_entropy(
             x,
             target,
             self.prototypes,
-            self.features(),
+            weight,
             *self.contrast(),
             **self.form._asdict(),
+            threshold=threshold,
             bias=self.bias,
             ignore_index=ignore_index,
             reduction=reduction,
@@ -354,20 +392,28 @@ def _check_prototypes(prototypes: object, P: int, D: int) -> None:
         )
 
 
-def _bank(dim, num_features, features, init, device, dtype) -> FeatureBank:
+def _compared(x: Tensor, form: Form) -> Tensor:
+    """Objects as they are compared: of length 1, if the form says so."""
+    return nn.functional.normalize(x, dim=-1) if form.normalize else x
+
+
+def _bank(dim, num_features, features, init, presence, hold, device, dtype) -> FeatureBank:
     """The bank that was given, checked, or a new one."""
     if features is None:
         if num_features is None:
             raise ValueError(
                 "give num_features for a feature bank of its own, or features=FeatureBank(...) to share one."
             )
-        return FeatureBank(num_features, dim, init=init, device=device, dtype=dtype)
+        return FeatureBank(num_features, dim, init=init, presence=presence, hold=hold, device=device, dtype=dtype)
     if not isinstance(features, FeatureBank):
         raise TypeError(
             f"features must be a FeatureBank; got {type(features).__name__}: FeatureBank(num_features, dim)."
         )
     if features.dim != dim:
         raise ValueError(f"the feature bank has dim {features.dim} and the layer dim {dim}; they must be equal.")
+    if presence not in (None, features.presence) or hold not in (False, features.hold):
+        given = f"presence={presence}, hold={hold}"
+        raise ValueError(f"{given} is not what the given bank has: make it as FeatureBank(..., {given}).")
     if num_features not in (None, features.num_features):
         raise ValueError(
             f"num_features={num_features} contradicts the given bank of {features.num_features} features; leave it out."
@@ -388,7 +434,8 @@ def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread
     """What was asked for, and for the rest what the starting values of the vectors call for."""
     given, usual, units = module.starting_constants, PAPER, None
     if module.init == "calibrated" and None in given:
-        usual, units = calibrate(prototypes, module.features.weight, module.form, spread, share, x)
+        bank = module.features
+        usual, units = calibrate(prototypes, bank.weight, module.form, spread, share, x, bank.threshold)
     values = [value if value is not None else other for value, other in zip(given, usual, strict=True)]
     if units is not None:
         units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]

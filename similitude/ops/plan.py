@@ -45,6 +45,7 @@ def plan(
     batched: bool = False,
     vectors: bool = True,
     eager: bool = True,
+    thresholds: bool = False,
     has_triton: bool = modes.HAS_TRITON,
 ) -> Plan:
     """The code that serves a form, sizes, dtype and device.
@@ -58,13 +59,14 @@ def plan(
         vectors: Whether vectors are compared, as by a layer; False if their measures are there already, which are
             halves only where kernels take halves.
         eager: Whether values can be looked at: not while tracing, nor inside torch.func.
+        thresholds: Whether features have thresholds, which one kernel for all of it does not take.
         has_triton: Whether the package triton is installed.
     """
     if form.backend == "reference":
         return Plan("reference", P, K)
     kernels, halves = _kernels(form, dtype, device, batched, vectors, has_triton)
     size = modes.padded_size(N, P, K) if halves and vectors else (P, K)
-    whole = vectors and eager and not form.normalize
+    whole = vectors and eager and not form.normalize and not thresholds
     if form.two_products and halves:
         return Plan("triton whole" if whole else "triton two products", *size)
     if form.two_products:

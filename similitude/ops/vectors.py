@@ -1,7 +1,8 @@
 """From vectors to similarities: measures are made, compared by the code that plan.py names, and padding is cut off.
 
 Vectors are checked, ``x [..., D]`` or, if prototypes are batched, ``[..., N, D]``; α, β, θ are numbers or tensors
-without axes. Callers switch autocast off.
+without axes. Callers switch autocast off. An input's measure is x · f_k − t_k where there are thresholds ``[K]``, and a
+prototype's is p · f_k: the law on [x, 1], [p, 0] and [f_k, −t_k].
 """
 
 import math
@@ -20,21 +21,27 @@ from .reference import Scalar
 
 
 def project(
-    x: Tensor, prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    scalars: Sequence[Scalar],
+    form: Form,
+    dtype: torch.dtype,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """S of all pairs in ``dtype``: ``[N, P]`` for prototypes ``[P, D]``, else ``[..., N, P]``."""
-    how = plan_of(x, prototypes, features, form, dtype)
+    how = plan_of(x, prototypes, features, form, dtype, threshold)
     if how.code == "triton whole":
         out = _whole(x, prototypes, features, scalars, dtype, how)
     else:
-        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, how), form.normalize)
+        A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, how), form.normalize)
         if how.code == "reference":
             out = reference.pairwise(A, B, *scalars, *form[:4])
         else:
             out = pairwise.similarity(A, B, *scalars, form, how.code)
     out = out[..., : prototypes.shape[-2]]
     if form.leak and torch.is_grad_enabled():
-        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, None), form.normalize)
+        A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, None), form.normalize)
         out = leaking(out, A, B, *scalars, form.intersection, form.difference, form.leak)
     return out.to(dtype)
 
@@ -52,20 +59,22 @@ def loss(
     reduction: str,
     label_smoothing: float,
     z_loss: float,
+    threshold: Tensor | None = None,
 ) -> Tensor:
     """Cross entropy of S, in 32 bits or more: a number, or ``[N]`` for ``reduction="none"``."""
-    how = cross_entropy.Loss(label_smoothing, z_loss, kernels=form.backend != "torch")
-    rest = (bias, target, ignore_index, reduction, how)
+    options = cross_entropy.Loss(label_smoothing, z_loss, kernels=form.backend != "torch")
+    rest = (bias, target, ignore_index, reduction, options)
     if form.leak or form.backend == "reference":
-        A, B = all_pairs(*_taken(x, prototypes, features, form, dtype, None), form.normalize)
+        A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, None), form.normalize)
         law = form.backend == "reference"
         S = reference.pairwise(A, B, *scalars, *form[:4]) if law else pairwise.similarity(A, B, *scalars, form)
         if form.leak:
             S = leaking(S, A, B, *scalars, form.intersection, form.difference, form.leak)
         return cross_entropy.plain(S, *rest)
     # Only positive measures count, and the others are not kept.
-    inputs = _taken(x, prototypes, features, form, dtype, plan_of(x, prototypes, features, form, dtype))
-    A, B = (measures.relu() for measures in all_pairs(*inputs, form.normalize))
+    how = plan_of(x, prototypes, features, form, dtype, threshold)
+    inputs = _taken(x, prototypes, features, threshold, form, dtype, how)
+    A, B = (side.relu() for side in all_pairs(*inputs, form.normalize))
     return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0])
 
 
@@ -75,24 +84,32 @@ class Side(NamedTuple):
     measures: Tensor  # [P, K], padded
     sides: separable.Sides | None  # for two products in 32 bits or more
     features: Tensor  # [K, D], padded
+    threshold: Tensor | None  # [K], padded
     num_prototypes: int
 
 
 @torch.no_grad()
-def prepare(prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype) -> Side:
+def prepare(
+    prototypes: Tensor,
+    features: Tensor,
+    scalars: Sequence[Scalar],
+    form: Form,
+    dtype: torch.dtype,
+    threshold: Tensor | None = None,
+) -> Side:
     """What ``project`` makes of prototypes ``[P, D]`` and features, for ``project_on``. A leak is nothing to it."""
-    P, how = prototypes.shape[0], plan_of(prototypes, prototypes, features, form, dtype)
-    _, prototypes, features = _taken(prototypes, prototypes, features, form, dtype, how)
+    P, how = prototypes.shape[0], plan_of(prototypes, prototypes, features, form, dtype, threshold)
+    _, prototypes, features, threshold = _taken(prototypes, prototypes, features, threshold, form, dtype, how)
     B = measures(prototypes, features, form.normalize)
     sides = None
     if form.two_products and B.dtype == wide(B.dtype):
         sides = separable.prepare(B, scalars[0], scalars[2])
-    return Side(B, sides, features, P)
+    return Side(B, sides, features, threshold, P)
 
 
 def project_on(side: Side, x: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype) -> Tensor:
     """``project`` on prototypes that were prepared for the same arguments: ``[..., D]`` -> ``[..., P]``."""
-    A = measures(x.to(dtype).to(side.features.dtype), side.features, form.normalize)
+    A = measures(x.to(dtype).to(side.features.dtype), side.features, form.normalize, side.threshold)
     A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
     if form.backend == "reference":
         out = reference.pairwise(A, side.measures, *scalars, *form[:4])
@@ -103,22 +120,39 @@ def project_on(side: Side, x: Tensor, scalars: Sequence[Scalar], form: Form, dty
     return out[:, : side.num_prototypes].to(dtype).reshape(*x.shape[:-1], side.num_prototypes)
 
 
-def plan_of(x: Tensor, prototypes: Tensor, features: Tensor, form: Form, dtype: torch.dtype) -> Plan:
+def plan_of(
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    form: Form,
+    dtype: torch.dtype,
+    threshold: Tensor | None = None,
+) -> Plan:
     """Which code compares all inputs with all prototypes; see plan.py."""
     N, P, K = math.prod(x.shape[:-1]), prototypes.shape[-2], features.shape[0]
-    return plan(form, N, P, K, dtype, x.device.type, prototypes.dim() != 2, eager=not x.is_cuda or eager(x))
+    batched, looks = prototypes.dim() != 2, not x.is_cuda or eager(x)
+    return plan(form, N, P, K, dtype, x.device.type, batched, eager=looks, thresholds=threshold is not None)
 
 
-def measures(objects: Tensor, features: Tensor, normalize: bool) -> Tensor:
-    """x · f_k of every object and feature: ``[..., D]``, ``[K, D]`` -> ``[..., K]``."""
+def measures(objects: Tensor, features: Tensor, normalize: bool, threshold: Tensor | None = None) -> Tensor:
+    """x · f_k − t_k of every object and feature: ``[..., D]``, ``[K, D]``, ``[K]`` -> ``[..., K]``."""
     if normalize:
         objects = torch.nn.functional.normalize(objects, dim=-1)
-    return objects @ features.mT
+    if threshold is None:
+        return objects @ features.mT
+    return torch.nn.functional.linear(objects, features, -threshold)
 
 
-def all_pairs(x: Tensor, prototypes: Tensor, features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
+def longer(objects: Tensor, constant: float = 1.0) -> Tensor:
+    """Objects with a constant as their last coordinate: [x, 1], for which [f_k, −t_k] is a feature with a threshold."""
+    return torch.nn.functional.pad(objects, (0, 1), value=constant)
+
+
+def all_pairs(
+    x: Tensor, prototypes: Tensor, features: Tensor, threshold: Tensor | None, normalize: bool
+) -> tuple[Tensor, Tensor]:
     """Measures with equal leading axes, ``[..., N, K]`` and ``[..., P, K]``."""
-    A, B = measures(x, features, normalize), measures(prototypes, features, normalize)
+    A, B = measures(x, features, normalize, threshold), measures(prototypes, features, normalize)
     if B.dim() == 2:
         return A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0), B
     lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
@@ -132,15 +166,26 @@ def widened(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
 
 
 def _taken(
-    x: Tensor, prototypes: Tensor, features: Tensor, form: Form, dtype: torch.dtype, how: Plan | None
-) -> list[Tensor]:
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    threshold: Tensor | None,
+    form: Form,
+    dtype: torch.dtype,
+    how: Plan | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The vectors as the code for all pairs takes them: kernels take halves, padded, and add up in float32."""
     if not (x.is_cuda and form.backend in ("auto", "triton") and has_kernels(x) and prototypes.dim() == 2):
-        return widened(dtype, x, prototypes, features)
+        x, prototypes, features = widened(dtype, x, prototypes, features)
+        return x, prototypes, features, None if threshold is None else widened(dtype, threshold)[0]
     x, prototypes, features = x.to(dtype), prototypes.to(dtype), features.to(dtype)
+    threshold = None if threshold is None else threshold.to(dtype)
     if how is None:
-        return [x, prototypes, features]
-    return [x, padded(prototypes, how.num_prototypes), padded(features, how.num_features)]
+        return x, prototypes, features, threshold
+    if threshold is not None:
+        # A feature of zeros with the threshold 0 is had by no object.
+        threshold = torch.nn.functional.pad(threshold, (0, how.num_features - len(threshold)))
+    return x, padded(prototypes, how.num_prototypes), padded(features, how.num_features), threshold
 
 
 def _whole(

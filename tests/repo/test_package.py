@@ -28,6 +28,7 @@ LAYERS = [
     "kept",
     "contrast",
     "initialize",
+    "presence",
     "bank",
     "explain",
     "nn",

@@ -1,0 +1,110 @@
+"""Thresholds of a feature bank: where they start, and how they follow the objects so that a presence is held.
+
+The presence of a feature is the fraction of objects that have it: those for which x · f_k exceeds its threshold t_k.
+"""
+
+from __future__ import annotations
+
+import warnings
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp, all_reduce, get_world_size, is_available, is_initialized
+
+from .ops.modes import wide, without_autocast
+
+if TYPE_CHECKING:
+    from .bank import FeatureBank
+
+# Objects of a batch that a held threshold is computed from, and the part of the way that it goes at each of them.
+SAMPLE, RATE = 1024, 0.1
+# Share of the passes for which thresholds are held; during the rest they are fixed.
+HELD = 0.9
+# Share of objects without any feature from which on holding is worth a warning.
+FEATURELESS = 0.01
+
+
+def normal_threshold(weight: Tensor, presence: float) -> Tensor:
+    """Thresholds ``[K]`` that this fraction of standard normal objects exceeds."""
+    return weight.to(wide(weight.dtype)).norm(dim=-1) * NormalDist().inv_cdf(1 - presence)
+
+
+def upper(measures: Tensor, presence: float) -> Tensor:
+    """The value that a fraction of the rows exceeds, by column: ``[N, K]`` -> ``[K]``, between two rows' measures."""
+    N = len(measures)
+    above = min(max(round(presence * N), 1), N)
+    # Of so many rows the least, and the greatest of the others.
+    highest = measures.topk(min(above + 1, N), dim=0).values
+    return highest[-1] if above == N else highest[-2:].mean(0)
+
+
+def held(bank: FeatureBank, seen: Tensor) -> Tensor:
+    """The bank's thresholds for a batch ``[..., D]`` of training, after a step towards the batch's own.
+
+    They have the gradient of the batch's mean measures, so that a shift of all objects changes no set and has none.
+    """
+    weight, threshold = bank.weight, bank.threshold
+    assert threshold is not None
+    assert bank.presence is not None
+    rows = seen.reshape(-1, seen.shape[-1])
+    with without_autocast(rows.device.type):
+        rows = rows.to(wide(weight.dtype))
+        mean = rows.mean(0) @ weight.to(rows).mT  # [K]
+        # Activation checkpointing computes a forward again inside the backward; its batch has been counted.
+        again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+        if not again:
+            _follow(bank, rows.detach())
+        return (threshold + (mean - mean.detach())).to(threshold.dtype)
+
+
+@torch.no_grad()
+def _follow(bank: FeatureBank, rows: Tensor) -> None:
+    threshold, passes = bank.threshold, bank.passes
+    assert threshold is not None
+    assert passes is not None
+    assert bank.presence is not None
+    rows = rows[:: -(-len(rows) // SAMPLE)]
+    measures = rows @ bank.weight.to(rows).mT
+    batch = upper(measures, bank.presence)
+    if is_available() and is_initialized() and get_world_size() > 1:
+        all_reduce(batch, ReduceOp.SUM)
+        batch /= get_world_size()
+    # Thresholds that no data has set go all the way at once. There is no branch on values, which would stop a compiler
+    # and wait for a GPU.
+    part = torch.where(passes == 0, 1.0, RATE)
+    if bank.hold is not True:
+        part = torch.where(passes < HELD * bank.hold, part, 0.0)
+    threshold.lerp_(batch.to(threshold), part.to(threshold))
+    passes.add_(1)
+    bank.featureless = (measures <= threshold).all(-1).float().mean()
+
+
+def warn_of_holding(bank: FeatureBank) -> None:
+    """Warns, when training ends, of what holding does to these objects, and of thresholds that would go on moving."""
+    if bank.featureless is not None and bank.featureless > FEATURELESS:
+        warnings.warn(
+            f"{bank.featureless:.0%} of the objects have no feature: a presence of {bank.presence} is held, which in "
+            "few dimensions leaves those in the middle without any; use hold=False or a larger presence.",
+            stacklevel=3,
+        )
+    if bank.hold is True and bank.passes is not None and bank.passes > 0:
+        warnings.warn(
+            "thresholds follow the objects for as long as the bank trains: call .fix() for the last tenth of training, "
+            "or make the bank with hold=<number of forward passes>.",
+            stacklevel=3,
+        )
+    bank.featureless = None
+
+
+def warn_of_no_bias(layer) -> None:
+    """Warns once of a presence that is held behind an encoder that learns, by a layer without a bias."""
+    if not layer.__dict__.get("_warned"):
+        layer.__dict__["_warned"] = True
+        warnings.warn(
+            "a presence is held behind an encoder that learns, and the layer has no bias: what the outputs have in "
+            "common, such as the frequency of classes, would be learned as a shift of the inputs, which thresholds "
+            "undo; make the layer with bias=True.",
+            stacklevel=5,
+        )
