@@ -109,8 +109,9 @@ class FeatureBank(nn.Module):
         if x is None:
             if self.threshold is None:
                 return self.weight
-            holds = self.hold and self.training and seen is not None
-            return self.weight, held(self, seen) if holds else self.threshold
+            if seen is None or not (self.hold and self.training):
+                return self.weight, self.threshold
+            return self.weight, held(self, seen)
         checks.check_vectors("x", x)
         checks.check_width("x", x, self.weight)
         return nn.functional.linear(x, self.weight, None if self.threshold is None else -self.threshold)

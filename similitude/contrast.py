@@ -52,6 +52,9 @@ class Contrast(nn.Module):
 
     form: Form
     parametrization: str
+    alpha_unit: Tensor
+    beta_unit: Tensor
+    theta_unit: Tensor
 
     alpha, beta, theta = (_constant(i) for i in range(3))
     intersection, difference, level, model, normalize, backend, leak = (_option(name) for name in Form._fields)
@@ -109,7 +112,7 @@ class Contrast(nn.Module):
             a, b, t = a.float(), b.float(), t.float()
         if self.parametrization == "log":
             a, b, t = a.exp(), b.exp(), t.exp()
-        return self.alpha_unit * a, self.beta_unit * b, self.theta_unit * t  # pyright: ignore[reportReturnType]
+        return self.alpha_unit * a, self.beta_unit * b, self.theta_unit * t
 
     def constants(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in CONSTANTS}
@@ -149,7 +152,8 @@ class Contrast(nn.Module):
         elif name in CONSTANTS and not isinstance(value, nn.Parameter):
             checks.check_scalar(name, value)
             i = CONSTANTS.index(name)
-            self._set(i, self.learned()[i], value.item() if isinstance(value, Tensor) else float(value))
+            number: Any = value.item() if isinstance(value, Tensor) else value
+            self._set(i, self.learned()[i], float(number))
         else:
             super().__setattr__(name, value)
 

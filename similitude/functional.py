@@ -30,7 +30,7 @@ from .ops import pairwise, reference, vectors
 from .ops.cross_entropy import REDUCTIONS
 from .ops.leak import leaking
 from .ops.modes import autocasts, wide, without_autocast
-from .ops.reference import Scalar
+from .ops.reference import Scalar, Scalars
 
 
 def tversky_similarity(
@@ -289,7 +289,7 @@ def _part(
         return _broadcast(A, B, law, fast).to(dtype)
 
 
-def scalars(like: Tensor, *values: Scalar) -> tuple[Scalar, ...]:
+def scalars(like: Tensor, *values: Scalar) -> Scalars:
     """α, β, θ checked, as numbers or tensors without axes in the dtype that sums are made in."""
     dtype, device, out = wide(like.dtype), like.device, []
     for name, value in zip(("alpha", "beta", "theta"), values, strict=True):
@@ -298,7 +298,8 @@ def scalars(like: Tensor, *values: Scalar) -> tuple[Scalar, ...]:
             continue
         check_scalar(name, value)
         out.append(float(value))  # pyright: ignore[reportArgumentType]
-    return tuple(out)
+    alpha, beta, theta = out
+    return alpha, beta, theta
 
 
 def _paired_measures(

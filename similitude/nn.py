@@ -264,20 +264,20 @@ class TverskyProjection(Contrast):
                 self._kept = None
             return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form, threshold)
         if kept is None or not kept.holds(sources, (form, where), _some_columns):
-            kept = self._kept = self._prepared(x, sources, (form, where))
+            kept = self._kept = self._prepared(x, weight, threshold, sources, (form, where))
         side, scalars, dtype = kept.value
         checks.check_width("x", x, weight)
         with without_autocast(x.device.type):
             return vectors.project_on(side, x, scalars, form, dtype)
 
-    def _prepared(self, x: Tensor, sources: tuple[Tensor, ...], key: tuple) -> Kept:
+    def _prepared(self, x: Tensor, weight: Tensor, threshold: Tensor | None, sources: tuple, key: tuple) -> Kept:
         checks.check_vectors("x", x)
         if self.form.backend == "triton":
             checks.check_triton(self.prototypes)
         dtype = rounded(x)
         with without_autocast(x.device.type):
             scalars = F.scalars(x, *self.contrast())
-            side = vectors.prepare(*sources[:2], scalars, self.form, dtype, *sources[5:])
+            side = vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
         return Kept((side, scalars, dtype), sources, key, _some_columns)
 
     def plan(self, x: Tensor) -> Plan:

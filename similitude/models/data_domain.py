@@ -61,7 +61,7 @@ class DataDomain(Contrast):
         self.prototypes = nn.Parameter(torch.rand_like(vectors.new_empty(len(vectors), *self.shape)))
         self.register_parameter("features", None)
         self.register_parameter("bias", head.bias)
-        self.form = None  # a linear head has none
+        self.form = None  # pyright: ignore[reportIncompatibleVariableOverride]  # a linear head has none
         if isinstance(head, TverskyProjection):
             K = head.features.num_features
             self.features = nn.Parameter(torch.rand_like(vectors.new_empty(K, *self.shape)))

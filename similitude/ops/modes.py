@@ -66,7 +66,7 @@ def apply(function: type[torch.autograd.Function], *args):
     """
     if torch._C._are_functorch_transforms_active():
         return function.apply(*args)
-    return super(torch.autograd.Function, function).apply(*args)
+    return super(torch.autograd.Function, function).apply(*args)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def padded_size(N: int, P: int, K: int) -> tuple[int, int]:

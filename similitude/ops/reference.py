@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Scalar = Tensor | float
+Scalars = tuple[Scalar, Scalar, Scalar]  # α, β, θ
 
 
 def salience_terms(a: Tensor) -> Tensor:

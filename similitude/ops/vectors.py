@@ -6,7 +6,6 @@ prototype's is p · f_k: the law on [x, 1], [p, 0] and [f_k, −t_k].
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,14 +16,14 @@ from . import cross_entropy, pairwise, reference, separable
 from .leak import leaking
 from .modes import eager, has_kernels, padded, wide
 from .plan import Plan, plan
-from .reference import Scalar
+from .reference import Scalars
 
 
 def project(
     x: Tensor,
     prototypes: Tensor,
     features: Tensor,
-    scalars: Sequence[Scalar],
+    scalars: Scalars,
     form: Form,
     dtype: torch.dtype,
     threshold: Tensor | None = None,
@@ -50,7 +49,7 @@ def loss(
     x: Tensor,
     prototypes: Tensor,
     features: Tensor,
-    scalars: Sequence[Scalar],
+    scalars: Scalars,
     form: Form,
     dtype: torch.dtype,
     bias: Tensor | None,
@@ -92,7 +91,7 @@ class Side(NamedTuple):
 def prepare(
     prototypes: Tensor,
     features: Tensor,
-    scalars: Sequence[Scalar],
+    scalars: Scalars,
     form: Form,
     dtype: torch.dtype,
     threshold: Tensor | None = None,
@@ -107,7 +106,7 @@ def prepare(
     return Side(B, sides, features, threshold, P)
 
 
-def project_on(side: Side, x: Tensor, scalars: Sequence[Scalar], form: Form, dtype: torch.dtype) -> Tensor:
+def project_on(side: Side, x: Tensor, scalars: Scalars, form: Form, dtype: torch.dtype) -> Tensor:
     """``project`` on prototypes that were prepared for the same arguments: ``[..., D]`` -> ``[..., P]``."""
     A = measures(x.to(dtype).to(side.features.dtype), side.features, form.normalize, side.threshold)
     A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
@@ -188,9 +187,7 @@ def _taken(
     return x, padded(prototypes, how.num_prototypes), padded(features, how.num_features), threshold
 
 
-def _whole(
-    x: Tensor, prototypes: Tensor, features: Tensor, scalars: Sequence[Scalar], dtype: torch.dtype, how: Plan
-) -> Tensor:
+def _whole(x: Tensor, prototypes: Tensor, features: Tensor, scalars: Scalars, dtype: torch.dtype, how: Plan) -> Tensor:
     """S of all pairs by the kernels that make measures as well, ``[N, P]`` and more columns where that is faster."""
     from .triton import separable as triton_separable
 
