@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from .._text import columns
-from ..bank import evaluating
 from ..batches import batches, inputs_of
 from ..checks import check_vectors, check_width
 from ..explain import objects
 from ..nn import TverskyProjection
+from ..usage import evaluating
 
 # Inputs that go through a network at once, and elements of a matrix that are made at once.
 ROWS, ELEMENTS = 1000, 2**24

@@ -105,7 +105,7 @@ def test_usage_is_the_same_however_the_objects_come(kind, monkeypatch):
             found = bank.usage(x.split(7), through=backbone)
             assert [m.training for m in backbone.modules()] == [True, True, False]
         case "small pieces":
-            monkeypatch.setattr("similitude.bank.AT_ONCE", 20)
+            monkeypatch.setattr("similitude.usage.AT_ONCE", 20)
             found = bank.usage(x)
     torch.testing.assert_close(found.presence, expected.presence)
     torch.testing.assert_close(found.measure, expected.measure, rtol=1e-6, atol=0)
@@ -119,7 +119,7 @@ def test_each_duplicate_is_named_once_with_the_earliest_of_its_kind(monkeypatch)
         bank.weight[3], bank.weight[5] = 2 * bank.weight[1], 3 * bank.weight[1]
         bank.weight[4] = -bank.weight[0]
     for at_once in (2**24, 7, 15):
-        monkeypatch.setattr("similitude.bank.AT_ONCE", at_once)
+        monkeypatch.setattr("similitude.usage.AT_ONCE", at_once)
         assert [(j, i) for j, i, _ in bank.usage(torch.randn(3, WIDTH), threshold=0.9).duplicates] == [(3, 1), (5, 1)]
 
 

@@ -29,6 +29,7 @@ LAYERS = [
     "contrast",
     "initialize",
     "presence",
+    "usage",
     "bank",
     "explain",
     "nn",

@@ -1,0 +1,158 @@
+"""Usage of a feature bank: how many of some objects have each feature, which are dead, and which are duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import checks
+from .batches import batches, inputs_of
+from .ops import vectors
+from .ops.modes import wide
+
+if TYPE_CHECKING:
+    from .bank import FeatureBank
+
+Through = Callable[[Any], Any]
+
+# Numbers of measures that are in memory at once.
+AT_ONCE = 2**24
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How the counted objects use each feature of a bank. Print it.
+
+    Attributes:
+        objects: Number of objects.
+        presence: Share of the objects that have each feature, ``[K]``.
+        measure: Mean measure of each feature in the objects that have it, ``[K]``; 0 if none has it.
+        duplicates: ``(feature, earlier feature, cosine)`` for each feature whose cosine to an earlier one is above the
+            threshold.
+        threshold: That threshold.
+    """
+
+    objects: int
+    presence: Tensor
+    measure: Tensor
+    duplicates: list[tuple[int, int, float]]
+    threshold: float
+
+    @property
+    def dead(self) -> list[int]:
+        """Features that no object has."""
+        return (self.presence == 0).nonzero()[:, 0].tolist()
+
+    @property
+    def ever_present(self) -> list[int]:
+        """Features that all objects have, so that their presence separates none."""
+        return (self.presence == 1).nonzero()[:, 0].tolist()
+
+    def __str__(self) -> str:
+        shares = self.presence.quantile(torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=torch.float64)).tolist()
+        copies = [f"{j} of {i}" for j, i, _ in self.duplicates]
+        rows = (
+            ("dead", self.dead),
+            ("ever-present", self.ever_present),
+            (f"duplicates (cosine > {self.threshold:g})", copies),
+        )
+        lines = [f"{len(self.presence)} features, {self.objects:,} objects"]
+        lines += [f"{name}: {len(found)}{_listed(found)}" for name, found in rows]
+        lines.append("present in (least, quartiles, most): " + " ".join(f"{share:.1%}" for share in shares))
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def usage(bank: FeatureBank, objects: Tensor | Iterable, through: Through | None = None, threshold=0.99) -> Usage:
+    """How many of the objects have each feature and how strongly, and which features are dead or duplicates.
+
+    Args:
+        bank: The feature bank.
+        objects: A tensor ``[..., D]``, or a loader: batches of such tensors, or tuples whose first item is one.
+        through: Function from a batch to vectors, such as a backbone; a module runs in ``eval()``.
+        threshold: Cosine above which a feature is a duplicate of an earlier one.
+    """
+    counts = Counts(bank)
+    with evaluating(through):
+        for batch in batches(objects, name="objects"):
+            inputs = inputs_of(batch, bank.weight.device)
+            counts.add(inputs if through is None else through(inputs))
+    if not counts.objects:
+        raise ValueError("there are no objects to count: the data has no rows, or its loader was used up before.")
+    presence = counts.having.double() / counts.objects
+    measure = counts.total / counts.having.clamp(min=1)
+    return Usage(counts.objects, presence.cpu(), measure.cpu(), _duplicates(bank.weight, threshold), threshold)
+
+
+@dataclass
+class Counts:
+    """How many of the objects so far have each feature of a bank, and its total measure in them."""
+
+    bank: FeatureBank
+    normalize: bool = False
+    objects: int = 0
+    having: Tensor = field(init=False)  # [K]
+    total: Tensor = field(init=False)  # [K], of positive measures
+
+    def __post_init__(self):
+        weight = self.bank.weight
+        self.having = torch.zeros(len(weight), device=weight.device, dtype=torch.int64)
+        self.total = torch.zeros(len(weight), device=weight.device, dtype=torch.float64)
+
+    def add(self, objects: object) -> None:
+        checks.check_vectors("objects", objects)
+        assert isinstance(objects, Tensor)
+        weight = self.bank.weight
+        checks.check_width("objects", objects, weight)
+        dtype = wide(torch.promote_types(objects.dtype, weight.dtype))
+        weight = weight.to(dtype)
+        threshold = None if self.bank.threshold is None else self.bank.threshold.to(dtype)
+        for rows in objects.reshape(-1, objects.shape[-1]).split(max(1, AT_ONCE // len(weight))):
+            if not rows.isfinite().all():
+                raise ValueError("objects must be finite; some have NaN or infinite elements.")
+            measures = vectors.measures(rows.to(weight), weight, self.normalize, threshold).relu()
+            self.objects += len(rows)
+            self.having += measures.count_nonzero(0)
+            self.total += measures.sum(0, dtype=torch.float64)
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """A context with a module in eval mode, where dropout hides no features and batch norm does not learn."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # Parents come before their children, whose mode may differ from theirs.
+        for m, mode in modes:
+            if m.training != mode:
+                m.train(mode)
+
+
+def _duplicates(weight: Tensor, threshold: float) -> list[tuple[int, int, float]]:
+    unit = nn.functional.normalize(weight.to(wide(weight.dtype)), dim=-1)
+    found = []
+    for start in range(0, len(unit), step := max(1, AT_ONCE // len(unit))):
+        cosines = (unit[start : start + step] @ unit.mT).tril(start - 1)  # each with those before it
+        first = (cosines > threshold).int().argmax(-1)
+        values = cosines.gather(-1, first[:, None])[:, 0]
+        for row in (values > threshold).nonzero()[:, 0].tolist():
+            found.append((start + row, int(first[row]), values[row].item()))
+    return found
+
+
+def _listed(found: list) -> str:
+    if not found:
+        return ""
+    more = f", … {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f" ({', '.join(map(str, found[:SHOWN]))}{more})"
