@@ -27,6 +27,7 @@ LAYERS = [
     "functional",
     "kept",
     "contrast",
+    "clusters",
     "initialize",
     "presence",
     "usage",
