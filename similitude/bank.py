@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import torch
@@ -16,10 +14,14 @@ from .batches import batches, inputs_of
 from .contrast import Contrast
 from .form import check_choice
 from .initialize import INITS, fill_
+from .names import Named, Notes, name_feature, plain_weight
 from .ops.modes import wide
-from .presence import held, normal_threshold, warn_of_holding
-from .usage import Counts, Through, Usage, evaluating
+from .presence import held, normal_threshold, upper_of, warn_of_holding
+from .usage import Counts, Through, Usage, evaluating, is_projection, observed
 from .usage import usage as usage
+
+# What is known of single features, in a bank's state.
+NOTES = "notes"
 
 
 class FeatureBank(nn.Module):
@@ -48,6 +50,8 @@ class FeatureBank(nn.Module):
 
     threshold: Tensor | None
     passes: Tensor | None
+    fixed: Tensor | None
+    unheld: Tensor | None
     # Share of the last batch's objects without any feature, where a presence is held.
     featureless: Tensor | None = None
 
@@ -72,6 +76,7 @@ class FeatureBank(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
         self.register_parameter("threshold", None)
         self.register_buffer("passes", None)
+        self.note(Notes())
         if presence is not None and hold:
             del self.threshold
             self.register_buffer("threshold", torch.empty(num_features, device=device, dtype=dtype))
@@ -88,6 +93,18 @@ class FeatureBank(nn.Module):
         if self.passes is not None:
             self.passes.zero_()
 
+    @torch.no_grad()
+    def start_thresholds(self, objects: Tensor, framed: int = 0) -> None:
+        """Thresholds that ``presence`` of the objects ``[N, D]`` exceed; the last ``framed`` features are cut at 0."""
+        assert self.threshold is not None
+        assert self.presence is not None
+        own = self.num_features - framed
+        self.threshold[:own].copy_(upper_of(objects, self.weight[:own], self.presence))
+        self.threshold[own:].zero_()
+        self.note(Notes(framed=set(range(own, self.num_features))))
+        if self.passes is not None:
+            self.passes.fill_(1)
+
     @property
     def num_features(self) -> int:
         return self.weight.shape[0]
@@ -101,15 +118,20 @@ class FeatureBank(nn.Module):
 
         Layers ask for them here, so that hooks see it, and show the objects that they are about to measure, ``seen``.
         """
+        weight, threshold = self.weight, self.threshold
+        if self.fixed is not None:
+            weight = torch.where(self.fixed[:, None], weight.detach(), weight)
+        if x is None and threshold is None:
+            return weight
+        if x is None and seen is not None and self.hold and self.training:
+            threshold = held(self, seen)
+        if self.fixed is not None and threshold is not None:
+            threshold = torch.where(self.fixed, threshold.detach(), threshold)
         if x is None:
-            if self.threshold is None:
-                return self.weight
-            if seen is None or not (self.hold and self.training):
-                return self.weight, self.threshold
-            return self.weight, held(self, seen)
+            return weight, threshold
         checks.check_vectors("x", x)
-        checks.check_width("x", x, self.weight)
-        return nn.functional.linear(x, self.weight, None if self.threshold is None else -self.threshold)
+        checks.check_width("x", x, weight)
+        return nn.functional.linear(x, weight, None if threshold is None else -threshold)
 
     def cut(self, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The features ``[K, D]`` and their thresholds ``[K]``, or None; ``seen`` as in ``forward``."""
@@ -124,6 +146,69 @@ class FeatureBank(nn.Module):
         if not mode and self.training and self.hold:
             warn_of_holding(self)
         return super().train(mode)
+
+    @torch.no_grad()
+    def name(
+        self,
+        name: str,
+        positives: Tensor | None = None,
+        negatives: Tensor | None = None,
+        *,
+        feature: int | None = None,
+        presence: float | None = None,
+    ) -> Named:
+        """Names a feature: one that was learned, or one that is made from examples and fixed. Print what it returns.
+
+        A feature from examples takes the place of ``feature``, by default of that without a name whose direction is
+        most like its own. It does not train any more; give optimisers that decay weights ``parameter_groups``.
+
+        Args:
+            name: What to call it, wherever features are shown.
+            positives: Objects that have it, ``[n, D]``, 10 or more, as the layer gets them.
+            negatives: Objects that do not, ``[m, D]``, better many times as many.
+            feature: Index of the feature.
+            presence: Fraction of all objects that have the feature, if the examples' own differs from it.
+        """
+        return name_feature(self, name, positives, negatives, feature, presence)
+
+    def unname(self, feature: int) -> None:
+        """Takes a feature's name away; a fixed one trains again."""
+        self.note(self.notes.without(feature))
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Names of the features that have one, by their index; see ``name``."""
+        return dict(self.notes.names)
+
+    def note(self, notes: Notes) -> None:
+        """Takes notes, and what follows from them: which features do not train, whose thresholds are not held."""
+        self.notes = notes
+        for mask, members in (("fixed", notes.fixed), ("unheld", notes.fixed | notes.framed)):
+            chosen = None
+            if members:
+                chosen = torch.zeros(self.num_features, dtype=torch.bool, device=self.weight.device)
+                chosen[sorted(members)] = True
+            self.register_buffer(mask, chosen, persistent=False)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.notes:
+            destination[prefix + NOTES] = self.notes.tensor()
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
+        saved = state_dict.pop(prefix + NOTES, None)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        try:
+            self.note(Notes() if saved is None else Notes.of(saved, self.num_features))
+        except ValueError as error:
+            errors.append(f"{prefix}{NOTES}: {error}")
+
+    def __setstate__(self, state: dict) -> None:
+        # Banks pickled by version 0.1.0 have none of these.
+        super().__setstate__({"presence": None, "hold": False, "notes": Notes(), **state})
+        self._parameters.setdefault("threshold", None)
+        for name in ("passes", "fixed", "unheld"):
+            self._buffers.setdefault(name, None)
 
     def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
         """How many of the objects have each feature, and which features are dead or duplicates; see bank.usage."""
@@ -193,7 +278,7 @@ def prune(
             "all of them, bank.prune(model, data), or say alone=True."
         )
     counts = {name: Counts(layer.features, layer.normalize) for name, layer in layers.items()}
-    with evaluating(model), evaluating(through), _observed(layers, counts):
+    with evaluating(model), evaluating(through), observed(layers, counts):
         for batch in batches(data, name="data"):
             _call(model, batch, through, next(iter(layers.values())).features)
     idle = [name for name, count in counts.items() if not count.objects]
@@ -218,7 +303,7 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
         scale: Factor of the new vectors. A small one changes outputs little, and still lets gradients reach them. Their
             thresholds, if the bank has any, start as those of a new bank.
     """
-    weight = _plain_weight(bank)
+    weight = plain_weight(bank)
     checks.check_scalar("scale", scale)
     if not isinstance(new, Tensor):
         if not isinstance(new, int) or isinstance(new, bool) or new < 1:
@@ -233,6 +318,7 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
         of_new = normal_threshold(new, bank.presence)
         bank.threshold = _rows(bank.threshold, lambda t: torch.cat([t, of_new.to(t)]))
     bank.weight = nn.Parameter(torch.cat([weight, new]), requires_grad=weight.requires_grad)
+    bank.note(bank.notes)
 
 
 def _rows(threshold: Tensor | None, chosen: Callable[[Tensor], Tensor]) -> Any:
@@ -258,11 +344,11 @@ def _plans(
     """A plan for each bank, by its weight."""
     plans: dict[nn.Parameter, _Plan] = {}
     for name, layer in layers.items():
-        plan = plans.setdefault(_plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
+        plan = plans.setdefault(plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
         plan.users.append(layer)
         absent = counts[name].having == 0
-        theirs = _prototype_measures(layer).amax(0) > 0 if _is_projection(layer) else ~absent
-        foldable = fold and _is_projection(layer) and layer.model == "contrast"
+        theirs = _prototype_measures(layer).amax(0) > 0 if is_projection(layer) else ~absent
+        foldable = fold and is_projection(layer) and layer.model == "contrast"
         plan.unused &= absent if foldable else absent & ~theirs
         plan.prototypes_have |= theirs
     return plans
@@ -274,12 +360,14 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
         kept, removed = removed[:1], removed[1:]
     folded = removed[plan.prototypes_have[removed]]
     for layer in plan.users:
-        if _is_projection(layer):
+        if is_projection(layer):
             _fold(layer, folded)
     new, bank = nn.Parameter(weight[kept], requires_grad=weight.requires_grad), plan.users[0].features
     threshold = _rows(bank.threshold, lambda t: t[kept])
+    notes = bank.notes.kept(kept.tolist())
     for layer in plan.users:
         layer.features.weight, layer.features.threshold = new, threshold
+        layer.features.note(notes)
     return Pruned(plan.name, kept.tolist(), removed.tolist(), folded.tolist())
 
 
@@ -302,20 +390,9 @@ def _prototype_measures(layer: Any) -> Tensor:
     return prototypes @ layer.features.weight.to(dtype).mT
 
 
-def _plain_weight(bank: FeatureBank) -> nn.Parameter:
-    weight = bank._parameters.get("weight")
-    if weight is None:
-        raise TypeError("the bank's features are computed from something else, so their number cannot be changed here.")
-    return weight
-
-
 def _is_layer(module: object) -> bool:
     """Whether it is a TverskyProjection or a TverskySimilarity, whose file imports this one."""
     return isinstance(module, Contrast) and isinstance(getattr(module, "features", None), FeatureBank)
-
-
-def _is_projection(layer: object) -> bool:
-    return hasattr(layer, "prototypes")
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
@@ -323,7 +400,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():
-        _plain_weight(layer.features)
+        plain_weight(layer.features)
     return layers
 
 
@@ -331,40 +408,8 @@ def _bank_name(model: nn.Module, bank: FeatureBank) -> str:
     return next(name for name, module in model.named_modules() if module is bank)
 
 
-@contextmanager
-def _observed(layers: Mapping[str, Any], counts: Mapping[str, Counts]) -> Iterator[None]:
-    """A context in which the objects of every call of the layers are counted, whichever method takes them."""
-    wrapped = []
-    try:
-        for name, layer in layers.items():
-            for method in ("forward", "pairwise", "cross_entropy"):
-                if hasattr(layer, method):
-                    own = layer.__dict__.get(method)
-                    wrapped.append((layer, method, own))
-                    layer.__dict__[method] = _counting(getattr(layer, method), layer, counts[name])
-        yield
-    finally:
-        for layer, method, own in wrapped:
-            if own is None:
-                del layer.__dict__[method]
-            else:
-                layer.__dict__[method] = own
-
-
-def _counting(call: Callable, layer: Any, counts: Counts) -> Callable:
-    sides = ("x",) if _is_projection(layer) else ("a", "b")
-
-    @wraps(call)
-    def counted(*args, **kwargs):
-        for i, side in enumerate(sides):
-            counts.add(args[i] if i < len(args) else kwargs[side])
-        return call(*args, **kwargs)
-
-    return counted
-
-
 def _call(model: nn.Module, batch: object, through: Through | None, bank: FeatureBank) -> None:
-    if _is_layer(model) and not _is_projection(model):
+    if _is_layer(model) and not is_projection(model):
         pair = (batch, batch) if isinstance(batch, Tensor) else batch
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise TypeError("a TverskySimilarity is pruned on tensors of objects, or on pairs (a, b) of them.")

@@ -6,7 +6,7 @@ docs/initialisation/using.md derives them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
-from .form import Form
+from .clusters import spherical_means
+from .form import Form, check_choice
 from .ops import pairwise, vectors
 from .ops.modes import wide, widest
 
 if TYPE_CHECKING:
+    from .bank import FeatureBank
     from .nn import TverskyProjection, TverskySimilarity
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
+STARTS = ("k-means", "turned", "kept")
 PAPER = (0.5, 0.5, 1.0)
 # Standard deviation of outputs for inputs of unit variance: above nn.Linear's 0.58, so that it is 0.5 behind a ReLU,
 # where nn.Linear has 0.41. Two prototypes need more, since their common part moves both outputs alike; with a single
@@ -29,6 +32,8 @@ PAPER = (0.5, 0.5, 1.0)
 SPREAD, OF_TWO, OF_TWO_OVER_ONE = 0.705, 0.82, 0.51
 # Draws the inputs that constants are calibrated on; unlikely to be anybody's own seed.
 SEED = 0x1977_0084
+# Inputs of a start from data that constants are calibrated on.
+SAMPLE = 4096
 # Length of a prototype, as nn.Linear's rows have it.
 LENGTH = 1 / math.sqrt(3)
 # Share of f(A∩B) that f(A−B) balances at the start; f(B−A) balances the rest. With few features it is less.
@@ -166,7 +171,10 @@ def calibrate(
     # In 64 bits, so that the constants do not depend on the number of threads.
     bank = features.to(widest(features))
     drawn = prototypes is None
-    if prototypes is None:
+    if prototypes is None and threshold is not None and x is not None:
+        # Thresholds may lie far from the origin, where normal objects are not.
+        prototypes = x[torch.randperm(len(x), generator=generator, device="cpu")[:256].to(x.device)]
+    elif prototypes is None:
         prototypes = torch.randn(256, D, generator=generator, device="cpu")
     P = len(prototypes)
     most = max(64, min(256, 2**28 // (D * K)))
@@ -199,30 +207,89 @@ def calibrate(
 
 @torch.no_grad()
 def init_from_data(
-    layer: TverskyProjection | TverskySimilarity, x: Tensor, share: float = 0.5, spread: float | None = None
+    layer: TverskyProjection | TverskySimilarity,
+    x: Tensor,
+    share: float = 0.5,
+    spread: float | None = None,
+    start: str | None = None,
+    mixed: float = 0.0,
+    report: Callable[..., object] | None = None,
 ) -> None:
-    """Starts a layer from a batch of its inputs, in one pass.
+    """Starts a layer from its inputs: the bank, its thresholds, α, β, θ and, with thresholds, the bias.
 
-    Each feature is turned along the batch's mean until ``share`` of the batch has it; its length stays. α, β, θ are set
-    so that outputs have mean 0 and standard deviation ``spread``. Inputs behind a ReLU need this most: they lie on one
-    side, so some features would be present always and others never.
+    α, β, θ are set so that outputs have mean 0 and standard deviation ``spread``. How the bank starts:
+
+    - ``"k-means"``: directions that the inputs cluster around, of length 1, each with a threshold that ``presence`` of
+      the inputs exceed. Features then mean something from the start, and training lets them go on.
+    - ``"turned"``: each feature is turned along the inputs' mean until ``share`` of them has it; its length stays.
+      Inputs behind a ReLU need this most: they lie on one side, so some features would be present always and others
+      never.
+    - ``"kept"``: directions stay as they are, and thresholds are set as for k-means.
 
     Args:
         layer: A TverskyProjection or TverskySimilarity.
-        x: Inputs, ``[..., D]``.
-        share: Fraction of the batch that has each feature.
+        x: Inputs, ``[..., D]``: a batch, or for k-means several times as many as features.
+        share: Fraction of the inputs that has each turned feature.
         spread: Standard deviation of the outputs; by default the layer's own.
+        start: By default "k-means" for a bank with thresholds (``presence=``), "turned" for one without.
+        mixed: Fraction of the bank that keeps the usual start instead of k-means: opposite directions, cut at 0, which
+            bring a head on frozen vectors nearer to a linear one. ``explain`` counts them apart.
+        report: Called after each round of k-means; see ``clusters.spherical_means``.
     """
+    bank = layer.features
     checks.check_vectors("x", x)
-    checks.check_width("x", x, layer.features.weight)
+    checks.check_width("x", x, bank.weight)
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1; got {share}.")
-    bank = layer.features.weight
-    objects = x.detach().reshape(-1, x.shape[-1]).to(bank.device, wide(bank.dtype))
+    if start is None:
+        start = "turned" if bank.threshold is None else "k-means"
+    _check_start(start, mixed, bank)
+    objects = x.detach().reshape(-1, x.shape[-1]).to(bank.weight.device, wide(bank.weight.dtype))
     if len(objects) < 2:
         raise ValueError(f"x must have 2 inputs or more to start from; got {len(objects)}.")
-    _turn_(bank, objects, share)
-    layer.reset_constants(objects, spread)
+    if start == "turned":
+        _turn_(bank.weight, objects, share)
+        layer.reset_constants(objects, spread)
+        return
+    seen = nn.functional.normalize(objects, dim=-1) if layer.normalize else objects
+    framed = round(mixed * bank.num_features)
+    if start == "k-means":
+        own = bank.num_features - framed
+        bank.weight[:own].copy_(_directions(seen, own, report))
+        frame_(bank.weight[own:])
+    if bank.threshold is not None:
+        bank.start_thresholds(seen, framed)
+    some = objects[torch.randperm(len(objects), generator=torch.Generator().manual_seed(SEED))[:SAMPLE].to(x.device)]
+    layer.reset_constants(some, spread)
+    bias = getattr(layer, "bias", None)
+    if bias is not None and bank.threshold is not None:
+        # What prototypes alone have lowers each output by a constant of its own.
+        bias.zero_()
+        means = layer(some.to(bank.weight.dtype)).mean(0)
+        bias.copy_(means.mean() - means)
+
+
+def _check_start(start: str, mixed: float, bank: FeatureBank) -> None:
+    check_choice("start", start, STARTS)
+    if not 0 <= mixed < 1:
+        raise ValueError(f"mixed must be a number from 0 to below 1; got {mixed!r}.")
+    if start == "k-means" and bank.threshold is None:
+        raise ValueError("start='k-means' needs thresholds: make the layer with presence=0.1, or use start='turned'.")
+    if start == "turned" and bank.threshold is not None:
+        raise ValueError("start='turned' is for features without thresholds; use 'k-means' or 'kept' with presence=.")
+    if mixed and start != "k-means":
+        raise ValueError(f"mixed={mixed} is a part of start='k-means'; got start={start!r}.")
+
+
+def _directions(x: Tensor, count: int, report: Callable[..., object] | None) -> Tensor:
+    """Directions of length 1 that the rows cluster around; beyond the number of rows, random ones."""
+    rows = x[x.any(-1)]
+    clustered = min(count, len(rows))
+    random = nn.functional.normalize(torch.randn(count - clustered, x.shape[1], device="cpu", dtype=x.dtype), dim=-1)
+    if not clustered:
+        return random.to(x)
+    seed = int(torch.randint(2**31, (), device="cpu"))
+    return torch.cat([spherical_means(rows, clustered, seed=seed, report=report), random.to(x)])
 
 
 def _turn_(bank: Tensor, x: Tensor, share: float) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Objects of a batch that a held threshold is computed from, and the part of the way that it goes at each of them.
 SAMPLE, RATE = 1024, 0.1
+# Objects that a threshold is set from at the start, and measures that are in memory at once.
+LOOKED_AT, AT_ONCE = 16384, 2**24
 # Share of the passes for which thresholds are held; during the rest they are fixed.
 HELD = 0.9
 # Share of objects without any feature from which on holding is worth a warning.
@@ -40,6 +42,16 @@ def upper(measures: Tensor, presence: float) -> Tensor:
     return highest[-1] if above == N else highest[-2:].mean(0)
 
 
+def upper_of(objects: Tensor, weight: Tensor, presence: float) -> Tensor:
+    """The value that this fraction of the objects' measures x · f_k exceeds, ``[N, D]``, ``[K, D]`` -> ``[K]``.
+
+    Of many objects an evenly spaced part is looked at.
+    """
+    rows = objects[:: -(-len(objects) // LOOKED_AT)]
+    parts = weight.to(rows).split(max(1, AT_ONCE // len(rows)))
+    return torch.cat([upper(rows @ part.mT, presence) for part in parts]) if len(weight) else rows.new_empty(0)
+
+
 def held(bank: FeatureBank, seen: Tensor) -> Tensor:
     """The bank's thresholds for a batch ``[..., D]`` of training, after a step towards the batch's own.
 
@@ -56,7 +68,10 @@ def held(bank: FeatureBank, seen: Tensor) -> Tensor:
         again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
         if not again:
             _follow(bank, rows.detach())
-        return (threshold + (mean - mean.detach())).to(threshold.dtype)
+        follows = mean - mean.detach()
+        if bank.unheld is not None:
+            follows = follows.masked_fill(bank.unheld, 0.0)
+        return (threshold + follows).to(threshold.dtype)
 
 
 @torch.no_grad()
@@ -76,6 +91,8 @@ def _follow(bank: FeatureBank, rows: Tensor) -> None:
     part = torch.where(passes == 0, 1.0, RATE)
     if bank.hold is not True:
         part = torch.where(passes < HELD * bank.hold, part, 0.0)
+    if bank.unheld is not None:
+        part = torch.where(bank.unheld, 0.0, part)
     threshold.lerp_(batch.to(threshold), part.to(threshold))
     passes.add_(1)
     bank.featureless = (measures <= threshold).all(-1).float().mean()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,6 +121,42 @@ class Counts:
             self.objects += len(rows)
             self.having += measures.count_nonzero(0)
             self.total += measures.sum(0, dtype=torch.float64)
+
+
+@contextmanager
+def observed(layers: Mapping[str, Any], counts: Mapping[str, Counts]) -> Iterator[None]:
+    """A context in which the objects of every call of the layers are counted, whichever method takes them."""
+    wrapped = []
+    try:
+        for name, layer in layers.items():
+            for method in ("forward", "pairwise", "cross_entropy"):
+                if hasattr(layer, method):
+                    own = layer.__dict__.get(method)
+                    wrapped.append((layer, method, own))
+                    layer.__dict__[method] = _counting(getattr(layer, method), layer, counts[name])
+        yield
+    finally:
+        for layer, method, own in wrapped:
+            if own is None:
+                del layer.__dict__[method]
+            else:
+                layer.__dict__[method] = own
+
+
+def _counting(call: Callable, layer: Any, counts: Counts) -> Callable:
+    sides = ("x",) if is_projection(layer) else ("a", "b")
+
+    @wraps(call)
+    def counted(*args, **kwargs):
+        for i, side in enumerate(sides):
+            counts.add(args[i] if i < len(args) else kwargs[side])
+        return call(*args, **kwargs)
+
+    return counted
+
+
+def is_projection(layer: object) -> bool:
+    return hasattr(layer, "prototypes")
 
 
 @contextmanager
