@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..initialize import SEED, SHARE, SPREAD, TILT, lean_, linear_spread
 from ..nn import FeatureBank, TverskyProjection
-from .hf import TverskyOptions, TverskyPreTrained, load
+from .hf import TverskyOptions, TverskyPreTrained, is_missing, load
 
 try:
     from transformers import (
@@ -66,7 +66,7 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
-        if self.presence is not None and checks.check_presence(self.presence) != 0.5:
+        if self.presence is not None and checks.check_presence(self.presence, least=0.5) != 0.5:
             for name, needed in (("init", "calibrated"), ("variant", "head")):
                 if getattr(self, name) != needed:
                     got = f"{name}={getattr(self, name)!r}"
@@ -126,6 +126,8 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         config: a TverskyGPT2Config.
     """
 
+    # Whether features are still to be turned to the start's presence.
+    leans = False
     _tied_weights_keys = {"lm_head.prototypes": "transformer.wte.weight"}  # noqa: RUF012
 
     def __init__(self, config: TverskyGPT2Config):
@@ -147,10 +149,25 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
             **config.layer_options(),
         )
+        if config.tie_word_embeddings and features.weight.is_meta:
+            # transformers ties after loading. Tied before, neither name counts as missing where both are.
+            self.lm_head.prototypes = nn.Parameter(torch.empty_like(self.lm_head.prototypes))
+        self.presence = presence
         self.post_init()
-        # Weights that will be loaded are on the meta device.
-        if presence != 0.5 and not features.weight.is_meta:
-            self._lean(presence)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self:
+            # transformers comes to the whole model last. Pretrained hidden states are kept as they are.
+            prototypes = self.transformer.wte.weight if self.config.tie_word_embeddings else self.lm_head.prototypes
+            new = (prototypes, self.lm_head.features.weight, self.transformer.ln_f.bias)
+            self.leans = self.presence != 0.5 and all(map(is_missing, new))
+
+    def tie_weights(self, *args, **kwargs) -> None:
+        super().tie_weights(*args, **kwargs)
+        if self.leans:
+            self.leans = False
+            self._lean(self.presence)
 
     @torch.no_grad()
     def _lean(self, presence: float) -> None:

@@ -6,19 +6,20 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..contrast import CONSTANTS
+from ..contrast import CONSTANTS, UNITS
 from ..form import Form
 from ..initialize import fill_prototypes_
 from ..nn import FeatureBank, TverskyProjection
 
 LAYER = (*Form._fields, *CONSTANTS, "learnable", "parametrization", "init")
 # Buffers that some versions of transformers save and others do not.
+UNCALIBRATED = "_uncalibrated"
 BUFFERS = (".attn.bias", ".masked_bias", ".num_batches_tracked")
 
 
@@ -60,9 +61,16 @@ class TverskyPreTrained(nn.Module):
     """Starting values and clear errors in transformers' loading; list this one before a PreTrainedModel."""
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Starting values of the tensors that no checkpoint has loaded."""
+        """Starting values of the tensors that no checkpoint has loaded, but for constants."""
         super()._init_weights(module)  # pyright: ignore
         fill_missing(module)
+
+    def tie_weights(self, *args, **kwargs) -> None:
+        """As in transformers, whose last step it is in construction and loading: constants can be calibrated now."""
+        super().tie_weights(*args, **kwargs)  # pyright: ignore
+        for module in self.modules():
+            if module.__dict__.pop(UNCALIBRATED, False):
+                start_missing_constants(module)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
@@ -74,27 +82,42 @@ class TverskyPreTrained(nn.Module):
 
 @torch.no_grad()
 def fill_missing(module: nn.Module) -> None:
-    """Sets the tensors of a Tversky layer or bank that transformers has not loaded to their starting values."""
+    """Sets the tensors of a Tversky layer or bank that transformers has not loaded to their starting values.
+
+    Constants depend on prototypes, which may be tied to what has no values yet: ``start_missing_constants`` sets them.
+    """
     from transformers import initialization
 
-    if isinstance(module, FeatureBank) and _is_missing(module.weight):
+    if isinstance(module, FeatureBank) and is_missing(module) and is_missing(module.weight):
         module.reset_parameters()
     if isinstance(module, TverskyProjection):
-        if module.owns_prototypes and _is_missing(module.prototypes):
+        if module.owns_prototypes and is_missing(module.prototypes):
+            # Prototypes depend on the bank; if transformers comes to it later, its mark says that it is done.
+            fill_missing(module.features)
+            cast(Any, module.features)._is_hf_initialized = True
             fill_prototypes_(module.prototypes, module.init, module.features.weight)
-        units = [getattr(module, f"{name}_unit") for name in CONSTANTS if hasattr(module, f"{name}_unit")]
-        own = [*module.learned(), *units]
-        loaded = [(tensor, tensor.clone()) for tensor in own if not _is_missing(tensor)]
-        if len(loaded) < len(own):
-            module.reset_constants()
-            for tensor, value in loaded:
-                tensor.copy_(value)
         if module.bias is not None:
             initialization.zeros_(module.bias)
+        module.__dict__[UNCALIBRATED] = any(map(is_missing, _constants(module)))
 
 
-def _is_missing(tensor: Tensor) -> bool:
-    return not getattr(tensor, "_is_hf_initialized", False)
+@torch.no_grad()
+def start_missing_constants(layer: nn.Module) -> None:
+    """Sets those of the layer's constants that transformers has not loaded to their starting values."""
+    assert isinstance(layer, TverskyProjection)
+    loaded = [(tensor, tensor.clone()) for tensor in _constants(layer) if not is_missing(tensor)]
+    layer.reset_constants()
+    for tensor, value in loaded:
+        tensor.copy_(value)
+
+
+def _constants(layer: TverskyProjection) -> list[Tensor]:
+    return [*layer.learned(), *(getattr(layer, unit) for unit in UNITS if hasattr(layer, unit))]
+
+
+def is_missing(part: Tensor | nn.Module) -> bool:
+    """Whether transformers has neither loaded nor started it."""
+    return not getattr(part, "_is_hf_initialized", False)
 
 
 def load(kind: Any, source: str | PathLike, spare: tuple[str, ...] = (), **options: Any) -> Any:
