@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from similitude.interpret import words
+from similitude.interpret.attributes import Forms
 from similitude.interpret.sets import Universe
 
 FIELDS = """adjective: bad & good - worse - better - worst - best
@@ -51,85 +52,6 @@ love: love - like
 industrial plant: plant - vegetation - vegetable - planting - flower - herb - vine - crop - tree - mushroom \
 - plantation - leaves
 kings: king & queen - man - woman"""
-
-IRREGULAR = """
-be was been;become became become;begin began begun;break broke broken;bring brought brought;build built built
-buy bought bought;catch caught caught;choose chose chosen;come came come;do did done;draw drew drawn
-drink drank drunk;drive drove driven;eat ate eaten;fall fell fallen;feel felt felt;fight fought fought
-find found found;fly flew flown;forget forgot forgotten;get got gotten;give gave given;go went gone;grow grew grown
-have had had;hear heard heard;hide hid hidden;hold held held;keep kept kept;know knew known;lead led led
-leave left left;lose lost lost;make made made;mean meant meant;meet met met;pay paid paid;ride rode ridden
-rise rose risen;run ran run;say said said;see saw seen;seek sought sought;sell sold sold;send sent sent
-shake shook shaken;shoot shot shot;sing sang sung;sit sat sat;sleep slept slept;speak spoke spoken
-spend spent spent;stand stood stood;steal stole stolen;swim swam swum;take took taken;teach taught taught
-tell told told;think thought thought;throw threw thrown;understand understood understood;wear wore worn;win won won
-write wrote written;sink sank sunk;strike struck struck;fling flung flung;creep crept crept;shrink shrank shrunk
-spring sprang sprung;swing swung swung;wake woke woken;tear tore torn;lay laid laid;lie lay lain;hang hung hung
-stick stuck stuck;put put put;set set set;let let let;cut cut cut;hit hit hit;shut shut shut;quit quit quit
-dig dug dug;bear bore borne;beat beat beaten;bite bit bitten;blow blew blown;freeze froze frozen;flee fled fled
-withdraw withdrew withdrawn;undergo underwent undergone;overcome overcame overcome;tread trod trodden
-speed sped sped;slide slid slid;bind bound bound;wind wound wound;mistake mistook mistaken
-undertake undertook undertaken"""
-VERBS = [verb.split() for verb in IRREGULAR.strip().replace("\n", ";").split(";")]
-INFINITIVES, PASTS, PARTICIPLES = ({verb[i] for verb in VERBS} for i in range(3))
-PASTS |= {"were"}
-NO_SUPERLATIVES = {"forest", "protest", "interest", "harvest", "contest", "invest", "digest", "arrest", "request"}
-NO_PARTICIPLES = {"thing", "nothing", "something", "anything", "everything", "king", "spring", "string", "ring"}
-NO_PARTICIPLES |= {"during", "evening", "morning"}
-
-
-class Forms:
-    """Tells whether a word has a form, such as superlative, by its spelling and a dictionary."""
-
-    def __init__(self, known: set[str]):
-        self.known = known
-
-    def of(self, form: str, word: str) -> bool:
-        """Whether the word has the form, which is the name of a method of this class, with spaces."""
-        return getattr(self, form.replace(" ", "_"))(word.lower())
-
-    def stem(self, stem: str) -> bool:
-        """Whether an ending can follow: tak(ing), walk(ed), runn(ing), happi(est)."""
-        doubled = len(stem) > 2 and stem[-1] == stem[-2] and stem[:-1] in self.known
-        return bool(stem) and (stem in self.known or stem + "e" in self.known or doubled or self.of_y(stem))
-
-    def of_y(self, stem: str) -> bool:
-        return stem.endswith("i") and stem[:-1] + "y" in self.known
-
-    def superlative(self, word: str) -> bool:
-        if word in ("best", "worst", "most", "least", "furthest", "farthest"):
-            return True
-        regular = word.endswith("est") and len(word) > 4 and word[:-2] + "r" in self.known and self.stem(word[:-3])
-        return regular and word not in NO_SUPERLATIVES
-
-    def comparative(self, word: str) -> bool:
-        if word in ("better", "worse", "more", "less", "further", "farther", "lesser"):
-            return True
-        return word.endswith("er") and word[:-1] + "st" in self.known and self.superlative(word[:-1] + "st")
-
-    def adjective(self, word: str) -> bool:
-        stems = (word, word[:-1] if word.endswith("e") else word, word[:-1] + "i" if word.endswith("y") else word)
-        return any(stem + "er" in self.known and stem + "est" in self.known for stem in stems)
-
-    def present_participle(self, word: str) -> bool:
-        return word.endswith("ing") and len(word) > 4 and self.stem(word[:-3]) and word not in NO_PARTICIPLES
-
-    def past_tense(self, word: str) -> bool:
-        regular = word.endswith("ed") and len(word) > 3 and self.stem(word[:-2])
-        return word in PASTS or (regular and word not in ("hundred", "united"))
-
-    def past_participle(self, word: str) -> bool:
-        return word in PARTICIPLES or (word.endswith("ed") and self.past_tense(word))
-
-    def infinitive(self, word: str) -> bool:
-        if self.present_participle(word) or self.past_tense(word):
-            return word in INFINITIVES
-        stems = [word, word[:-1] if word.endswith("e") else word, word + word[-1:]]
-        stems += [word[:-1] + "i"] if word.endswith("y") else []
-        inflected = all(any(stem + end in self.known for stem in stems) for end in ("ing", "ed"))
-        return word in INFINITIVES or (
-            inflected and any(stem + end in self.known for stem in stems for end in ("s", "es"))
-        )
 
 
 def wordllama(folder: Path) -> tuple[list[str], torch.Tensor]:
