@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from . import checks
 from .batches import batches, inputs_of
@@ -63,8 +64,8 @@ class FeatureBank(nn.Module):
         init: str = "calibrated",
         presence: float | None = None,
         hold: bool | int = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         checks.check_sizes(num_features=num_features, dim=dim)
@@ -210,7 +211,7 @@ class FeatureBank(nn.Module):
         for name in ("passes", "fixed", "unheld"):
             self._buffers.setdefault(name, None)
 
-    def usage(self, objects, through=None, threshold: float = 0.99) -> Usage:
+    def usage(self, objects: Tensor | Iterable[Any], through: Through | None = None, threshold: float = 0.99) -> Usage:
         """How many of the objects have each feature, and which features are dead or duplicates; see bank.usage."""
         return usage(self, objects, through, threshold)
 
@@ -249,7 +250,7 @@ class Pruned:
 @torch.no_grad()
 def prune(
     model: nn.Module,
-    data: Tensor | Iterable,
+    data: Tensor | Iterable[Any],
     through: Through | None = None,
     fold: bool = False,
     alone: bool = False,
@@ -396,7 +397,7 @@ def _is_layer(module: object) -> bool:
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
-    layers: dict[str, Any] = {name: m for name, m in model.named_modules() if _is_layer(m)}
+    layers: dict = {name: m for name, m in model.named_modules() if _is_layer(m)}
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from . import checks
 from .form import Form, check_choice
@@ -19,7 +20,7 @@ from .ops.modes import HALVES
 
 CONSTANTS = ("alpha", "beta", "theta")
 UNITS = ("alpha_unit", "beta_unit", "theta_unit")
-PARAMETRIZATIONS = {
+PARAMETRIZATIONS: dict[str, tuple[str, str, str]] = {
     "gain": ("alpha_gain", "beta_gain", "theta_gain"),
     "log": ("alpha_log", "beta_log", "theta_log"),
     "plain": CONSTANTS,
@@ -56,10 +57,20 @@ class Contrast(nn.Module):
     beta_unit: Tensor
     theta_unit: Tensor
 
-    alpha, beta, theta = (_constant(i) for i in range(3))
-    intersection, difference, level, model, normalize, backend, leak = (_option(name) for name in Form._fields)
+    alpha: Any = _constant(0)
+    beta: Any = _constant(1)
+    theta: Any = _constant(2)
+    intersection: str = _option("intersection")
+    difference: str = _option("difference")
+    level: str = _option("level")
+    model: str = _option("model")
+    normalize: bool = _option("normalize")
+    backend: str = _option("backend")
+    leak: float = _option("leak")
 
-    def register_constants(self, learnable: bool | Collection[str], parametrization: str, device, dtype) -> None:
+    def register_constants(
+        self, learnable: bool | Collection[str], parametrization: str, device: Device, dtype: torch.dtype | None
+    ) -> None:
         """Makes parameters of what is learned, buffers of what is fixed, and units as buffers; none has a value yet."""
         if isinstance(learnable, bool):
             names = CONSTANTS if learnable else ()
@@ -146,7 +157,7 @@ class Contrast(nn.Module):
             gain = value / getattr(self, UNITS[i])
             raw.copy_(gain.log() if self.parametrization == "log" else gain)
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name in CONSTANTS and getattr(self, "_is_replica", False):
             self.__dict__[name] = value
         elif name in CONSTANTS and not isinstance(value, nn.Parameter):
@@ -157,7 +168,7 @@ class Contrast(nn.Module):
         else:
             super().__setattr__(name, value)
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         # Modules pickled by version 0.1.0 have the options as attributes.
         options = {name: state.pop(name) for name in Form._fields if name in state}
         super().__setstate__({"form": Form.of(**options), **state} if options else state)

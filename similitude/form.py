@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -59,7 +59,7 @@ class Form(NamedTuple):
         except TypeError:  # an option that has no hash, such as a list
             return _checked(*options)
 
-    def but(self, **options) -> Form:
+    def but(self, **options: Any) -> Form:
         """This form with some options changed, checked again."""
         return Form.of(**{**self._asdict(), **options})
 

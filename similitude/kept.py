@@ -22,9 +22,10 @@ class Kept:
     """
 
     def __init__(self, value: Any, tensors: Sequence[Tensor], key: Hashable, look: Look):
-        self.value, self.key = value, key
-        self.tensors = [(t, t.data_ptr(), t._version) for t in tensors]
-        self.looked_at = [t.detach().clone() for t in look(tensors)]
+        self.value: Any = value
+        self.key: Hashable = key
+        self.tensors: list[tuple[Tensor, int, int]] = [(t, t.data_ptr(), t._version) for t in tensors]
+        self.looked_at: list[Tensor] = [t.detach().clone() for t in look(tensors)]
 
     def holds(self, tensors: Sequence[Tensor], key: Hashable, look: Look) -> bool:
         if key != self.key or len(tensors) != len(self.tensors):
@@ -35,7 +36,7 @@ class Kept:
         return all(map(torch.equal, look(tensors), self.looked_at))
 
 
-def place(x: object, prototypes: Tensor) -> tuple | None:
+def place(x: object, prototypes: Tensor) -> tuple[Any, ...] | None:
     """Device, dtype and autocast's dtype of a similarity with ``x``; None where nothing may be kept for it.
 
     That is under any transform, while a CUDA graph is captured, and for tensors that do not go together, which

@@ -6,15 +6,16 @@ N objects, P prototypes, K features, D dim. State: ``prototypes [P, D]``, ``feat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from . import checks
 from . import functional as F
-from .bank import FeatureBank, Pruned, prune
+from .bank import FeatureBank, Pruned, Through, prune
 from .contrast import CONSTANTS, Contrast
 from .form import Form, check_choice
 from .initialize import INITS, PAPER, SHARE, calibrate, fill_prototypes_
@@ -76,8 +77,8 @@ class TverskySimilarity(Contrast):
         leak: float = 0.0,
         presence: float | None = None,
         hold: bool | int = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         checks.check_sizes(dim=dim)
@@ -185,8 +186,8 @@ class TverskyProjection(Contrast):
         leak: float = 0.0,
         presence: float | None = None,
         hold: bool | int = False,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         checks.check_sizes(dim=dim, num_prototypes=num_prototypes)
@@ -299,7 +300,7 @@ class TverskyProjection(Contrast):
         self._kept = None
         return super().train(mode)
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
     def cross_entropy(
@@ -358,7 +359,7 @@ class TverskyProjection(Contrast):
 
         return explain(self, x, prototype, top, feature_names, prototype_names)
 
-    def prune(self, data, through=None, fold: bool = False) -> Pruned:
+    def prune(self, data: Tensor | Iterable[Any], through: Through | None = None, fold: bool = False) -> Pruned:
         """Removes features that nobody has on the data, where outputs stay as they are; see ``bank.prune``."""
         return prune(self, data, through, fold)[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ BANK = 0.1
 
 def parameter_groups(
     model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK, difference_rate: float = 1.0
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
     Frozen parameters are left out. Constants that are learned as plain values get a rate in proportion to their size,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -115,7 +115,7 @@ def warn_of_holding(bank: FeatureBank) -> None:
     bank.featureless = None
 
 
-def warn_of_no_bias(layer) -> None:
+def warn_of_no_bias(layer: Any) -> None:
     """Warns once of a presence that is held behind an encoder that learns, by a layer without a bias."""
     if not layer.__dict__.get("_warned"):
         layer.__dict__["_warned"] = True

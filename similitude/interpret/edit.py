@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -143,7 +144,7 @@ class Edit:
         return prototypes, features
 
     @torch.no_grad()
-    def preview(self, data: Tensor | Iterable, labels: Tensor | None = None) -> Preview:
+    def preview(self, data: Tensor | Iterable[Any], labels: Tensor | None = None) -> Preview:
         """Answers before and after the edit, in ``eval()``; the network does not change.
 
         Args:

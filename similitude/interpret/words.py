@@ -154,7 +154,9 @@ def field_of(of: Universe, expression: str, strongest: int | None = None, words:
         raise
 
 
-def tables(of: Universe, field: FeatureSet, top: int = 20, named: bool = True, strongest: int | None = None) -> list:
+def tables(
+    of: Universe, field: FeatureSet, top: int = 20, named: bool = True, strongest: int | None = None
+) -> list[Any]:
     """What ``similitude fields`` prints: sizes of the named sets and of the field, and the highest scores in it."""
     from rich.markup import escape
     from rich.table import Table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class TverskyCallback(TensorBoardCallback):
         tb_writer: a SummaryWriter to use instead of a new one.
     """
 
-    def __init__(self, sample: int = 1024, tb_writer=None):
+    def __init__(self, sample: int = 1024, tb_writer: Any = None):
         super().__init__(tb_writer)
         if not isinstance(sample, int) or isinstance(sample, bool) or sample < 1:
             raise ValueError(f"sample must be a whole number of 1 or more; got {sample!r}.")
@@ -47,7 +48,7 @@ class TverskyCallback(TensorBoardCallback):
         self.inputs: dict[nn.Module, Tensor] = {}
         self.undo: list[Callable[[], None]] = []
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
         if "tensorboard" in args.report_to:
             raise ValueError("TverskyCallback writes TensorBoard's logs itself; leave 'tensorboard' out of report_to.")
@@ -61,11 +62,11 @@ class TverskyCallback(TensorBoardCallback):
             self._watch(layer)
         super().on_train_begin(args, state, control, **kwargs)
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._unwatch()
         super().on_train_end(args, state, control, **kwargs)
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         super().on_log(args, state, control, logs=logs, **kwargs)
         if "loss" not in (logs or {}):
             return
@@ -103,7 +104,7 @@ class TverskyCallback(TensorBoardCallback):
         if isinstance(layer, DataDomain):
             return
 
-        def record(layer: nn.Module, args: tuple, kwargs: dict) -> None:
+        def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = next(iter((*args, *kwargs.values())))
             self.inputs[layer] = self._sampled(x.detach()).clone()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -175,7 +176,7 @@ class DataDomain(Contrast):
         self._kept = None
         return super()._apply(fn, recurse)
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
     def extra_repr(self) -> str:

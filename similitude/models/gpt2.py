@@ -11,6 +11,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import fields
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
     num_features: int = 2048
     presence: float | None = None
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
         if self.presence is not None and checks.check_presence(self.presence, least=0.5) != 0.5:
@@ -190,7 +191,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         return self.lm_head
 
     @classmethod
-    def from_gpt2(cls, pretrained: str | PathLike | GPT2LMHeadModel, **options) -> TverskyGPT2LMHeadModel:
+    def from_gpt2(cls, pretrained: str | PathLike[str] | GPT2LMHeadModel, **options: Any) -> TverskyGPT2LMHeadModel:
         """A TverskyGPT-2 with the weights of a GPT-2.
 
         The head's prototypes are the token embedding or, with ``tie_word_embeddings=False``, start as the GPT-2's head.
@@ -240,7 +241,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        past_key_values=None,
+        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -252,7 +253,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> CausalLMOutputWithCrossAttentions:
         """Loss and logits, like GPT2LMHeadModel's forward; the arguments not listed here are its own.
 

@@ -73,7 +73,9 @@ class TverskyPreTrained(nn.Module):
                 start_missing_constants(module)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
         """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
         theirs = super().from_pretrained  # pyright: ignore
         model, info = load_checked(theirs, pretrained_model_name_or_path, *args, **kwargs)
@@ -120,7 +122,7 @@ def is_missing(part: Tensor | nn.Module) -> bool:
     return not getattr(part, "_is_hf_initialized", False)
 
 
-def load(kind: Any, source: str | PathLike, spare: tuple[str, ...] = (), **options: Any) -> Any:
+def load(kind: Any, source: str | PathLike[str], spare: tuple[str, ...] = (), **options: Any) -> Any:
     """The pretrained model, with every tensor from its checkpoint.
 
     Args:
@@ -158,8 +160,13 @@ def load(kind: Any, source: str | PathLike, spare: tuple[str, ...] = (), **optio
 
 
 def load_checked(
-    from_pretrained: Callable, name, *args, ignore_mismatched_sizes: bool = False, spare: tuple[str, ...] = (), **kwargs
-) -> tuple[Any, dict]:
+    from_pretrained: Callable[..., Any],
+    name: Any,
+    *args: Any,
+    ignore_mismatched_sizes: bool = False,
+    spare: tuple[str, ...] = (),
+    **kwargs: Any,
+) -> tuple[Any, dict[str, Any]]:
     """The model and transformers' account of its loading; one error for damaged weights and for wrong shapes."""
     kwargs.update(ignore_mismatched_sizes=True, output_loading_info=True)
     try:

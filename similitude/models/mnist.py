@@ -9,6 +9,7 @@ so that vectors have both signs and no digit has every feature.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ class MNISTNet(nn.Sequential):
 class TverskyMNISTNet(nn.Sequential):
     """The stack and one Tversky projection, 7,023 parameters. options: TverskyProjection's."""
 
-    def __init__(self, num_features: int = 20, dropout: float = 0.05, **options):
+    def __init__(self, num_features: int = 20, dropout: float = 0.05, **options: Any):
         head = TverskyProjection(DIM, CLASSES, num_features, **options)
         super().__init__(OrderedDict(backbone=ConvolutionStack(dropout), head=head))
 
@@ -87,7 +88,7 @@ class VisualTverskyMNISTNet(DataDomain):
     3 to 5 instead of about 100, from which the network learns slowly or not at all.
     """
 
-    def __init__(self, num_features: int = 20, dropout: float = 0.05, **options):
+    def __init__(self, num_features: int = 20, dropout: float = 0.05, **options: Any):
         backbone = ConvolutionStack(dropout, scale=0.3)
         # α, β, θ calibrated for the head's own vectors would be wrong for encoded images.
         options = {"init": "unit", "parametrization": "plain", **options}

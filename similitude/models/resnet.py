@@ -6,8 +6,10 @@ Importing this file registers it with AutoConfig and AutoModelForImageClassifica
 from __future__ import annotations
 
 from os import PathLike
+from typing import Any
 
 from torch import Tensor, nn
+from torch.types import Device
 
 from ..form import check_choice
 from ..nn import TverskyProjection
@@ -50,7 +52,7 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
     frozen: bool = False
     bias: bool = False
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         for name in ("frozen", "bias"):
             if not isinstance(getattr(self, name), bool):
@@ -62,7 +64,7 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
         # A layer on meta takes no memory, and checks its options.
         self.settle(self.make_head(device="meta"))
 
-    def make_head(self, device=None) -> TverskyProjection:
+    def make_head(self, device: Device = None) -> TverskyProjection:
         """A new head from the last stage's width to the labels."""
         assert self.hidden_sizes
         assert self.num_labels
@@ -98,7 +100,7 @@ class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedMod
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> ImageClassifierOutputWithNoAttention | tuple:
+    ) -> ImageClassifierOutputWithNoAttention | tuple[Any, ...]:
         """Logits ``[N, num_labels]`` of images ``[N, C, H, W]`` and, for labels ``[N]``, the mean cross entropy."""
         outputs = self.resnet(pixel_values, output_hidden_states=output_hidden_states, return_dict=True)
         logits = self.classifier(self.dropout(outputs.pooler_output.flatten(1)))
@@ -123,7 +125,7 @@ class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedMod
         return self
 
     @classmethod
-    def from_pretrained(cls, *args, **kwargs):
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, with a one-sentence error for damaged weights and for other shapes."""
         loaded = super().from_pretrained(*args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
@@ -134,12 +136,12 @@ class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedMod
     @classmethod
     def from_resnet(
         cls,
-        pretrained: str | PathLike | ResNetForImageClassification | ResNetModel,
+        pretrained: str | PathLike[str] | ResNetForImageClassification | ResNetModel,
         *,
         num_labels: int | None = None,
         num_features: int = 224,
         frozen: bool = False,
-        **options,
+        **options: Any,
     ) -> TverskyResNetForImageClassification:
         """A TverskyResNet with a new head on the backbone of a ResNet, on its device, in its dtype and mode.
 

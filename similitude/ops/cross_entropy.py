@@ -7,7 +7,7 @@ O(chunk·P + NK + PK). One walk over the chunks computes loss and gradients; the
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,8 +87,8 @@ class ChunkedLoss(torch.autograd.Function):
     """The losses of ``rows`` of ``a``: each of them, ``[len(rows)]``, or their sum."""
 
     @staticmethod
-    def forward(ctx, a, b, alpha, beta, theta, bias, rows, target, form, loss, each, learning, P):
-        inputs = (a, b, alpha, beta, theta, bias)
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        *inputs, rows, target, form, loss, each, learning, P = given  # a, b, α, β, θ, bias
         ctx.form, ctx.loss, ctx.each, ctx.P = form, loss, each, P
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
         wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
@@ -98,7 +98,7 @@ class ChunkedLoss(torch.autograd.Function):
         return losses if each else losses.sum()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         if torch.is_grad_enabled():
             # Gradients made in the forward would pass for constants.
             raise RuntimeError(
@@ -177,12 +177,15 @@ def _chunk_rows(a: Tensor, b: Tensor) -> int:
 class Graphs:
     """Logits of chunks and their gradients by autograd, for any options."""
 
+    leaves: list[Tensor]
+    totals: list[Tensor | None]
+
     def __init__(self, b: Tensor, scalars: Sequence[Tensor], form: Form, code: str, wanted: Sequence[bool]):
         self.form, self.code, self.wants_a = form, code, wanted[0]
         self.leaves = [x.detach().requires_grad_(w) for x, w in zip((b, *scalars), wanted[1:5])]
         self.totals = [torch.zeros_like(x, dtype=wide(x.dtype)) if x.requires_grad else None for x in self.leaves]
 
-    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others.
 
         The function also takes the products of rows of logits with their gradients.
@@ -229,7 +232,7 @@ class Products:
         self.wants_a = wanted[0] or divides
         self.sums = b.new_zeros(3, dtype=widest(b))  # of the gradients of α, β, θ; or of ⟨A, dA⟩, its square, ⟨S, dS⟩
 
-    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         tables = ()
         if self.lacks is None:
             out = _product(a, self.side.mT)

@@ -12,6 +12,8 @@ the intersection: B⁺ for product, J/2 for mean, h for min, J σ(b) for softmin
 holds for b with α and β exchanged. The indicators' own jumps are ignored, as everywhere.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -42,17 +44,17 @@ class Leaking(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(S, a, b, alpha, beta, theta, intersection, difference, leak):
+    def forward(S: Tensor, *others: Any) -> Tensor:
         return S.view_as(S)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         _, a, b, *scalars, ctx.intersection, ctx.difference, ctx.leak = inputs
         ctx.save_for_backward(a, b, *(s for s in scalars if isinstance(s, Tensor)))
         ctx.numbers = [None if isinstance(s, Tensor) else s for s in scalars]
 
     @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         a, b, *tensors = ctx.saved_tensors
         waiting = iter(tensors)
         alpha, beta, theta = (next(waiting) if n is None else n for n in ctx.numbers)

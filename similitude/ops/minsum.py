@@ -6,6 +6,7 @@ compares again instead of remembering, so memory stays O(NP + NK + PK) and a til
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
 
 class PairSum(torch.autograd.Function):
     @staticmethod
-    def forward(a, b, kind, kernels):
+    def forward(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
         if kernels:
             from .triton import minsum as triton_minsum
 
@@ -56,16 +57,16 @@ class PairSum(torch.autograd.Function):
         return _pair_terms(a, b, kind, _fill)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         a, b, ctx.kind, ctx.kernels = inputs
         ctx.save_for_backward(a, b)
 
     @staticmethod
-    def vmap(info, in_dims, a, b, kind, kernels):
+    def vmap(info: Any, in_dims: Any, a: Tensor, b: Tensor, kind: str, kernels: bool) -> Any:
         return PairSum.apply(*_batched(info, in_dims, a, b), kind, False), 0
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         return *PairSumGradients.apply(grad, *ctx.saved_tensors, ctx.kind, ctx.kernels), None, None  # pyright: ignore
 
 
@@ -73,7 +74,7 @@ class PairSumGradients(torch.autograd.Function):
     """The backward of PairSum as a function of its own, so that it can be differentiated again."""
 
     @staticmethod
-    def forward(grad, a, b, kind, kernels):
+    def forward(grad: Tensor, a: Tensor, b: Tensor, kind: str, kernels: bool) -> tuple[Tensor, Tensor]:
         if kernels:
             from .triton import minsum as triton_minsum
 
@@ -83,16 +84,16 @@ class PairSumGradients(torch.autograd.Function):
         return torch.where(a > 0, to_a, 0.0), torch.where(b > 0, to_b, 0.0)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *tensors, ctx.kind, _ = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info, in_dims, grad, a, b, kind, kernels):
+    def vmap(info: Any, in_dims: Any, grad: Tensor, a: Tensor, b: Tensor, kind: str, kernels: bool) -> Any:
         return PairSumGradients.apply(*_batched(info, in_dims, grad, a, b), kind, False), (0, 0)
 
     @staticmethod
-    def backward(ctx, by_a, by_b):
+    def backward(ctx: Any, by_a: Tensor, by_b: Tensor) -> Any:
         # Second derivatives are rare and make N×P×K tensors.
         grad, a, b = ctx.saved_tensors
         g, a, b = grad.unsqueeze(-1), a.unsqueeze(-2), b.unsqueeze(-3)

@@ -1,7 +1,8 @@
 """How a similarity is computed: dtype, autocast, tracing, kernels, and sizes that a GPU's cores like."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def rounded(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(x.device.type) if autocasts(x) and x.dtype != torch.float64 else x.dtype
 
 
-def without_autocast(device: str):
+def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Context in which products are taken in the dtype of their factors."""
     if device == "meta" or not (torch.is_autocast_enabled(device) or torch.compiler.is_compiling()):
         return _NOTHING
@@ -59,7 +60,7 @@ def refuse_second_derivatives() -> None:
         )
 
 
-def apply(function: type[torch.autograd.Function], *args):
+def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
     """``function.apply(*args)``, less the look at its signature, which costs more than a small layer's products.
 
     Not for what torch.compile traces.

@@ -63,6 +63,10 @@ def similarity(
 class Pairs:
     """The sums over all pairs that make up f(A∩B) and f(A−B); each is computed once, on first use."""
 
+    a: Tensor
+    b: Tensor
+    kernels: bool
+
     def __init__(self, a: Tensor, b: Tensor, kernels: bool = True):
         self.a, self.b, self.kernels = a, b, kernels
         self._shared_sums: tuple[Tensor, Tensor] | None = None

@@ -7,6 +7,8 @@ file; it makes tensors of the broadcast size times K, so it is for small sizes a
 A tie is a fork: ``minimum`` and ``maximum`` give each side half of the gradient, as torch does.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -122,6 +124,6 @@ def similarity(
     return contrast(shared, a_only, b_only, alpha, beta, theta)
 
 
-def pairwise(a: Tensor, b: Tensor, *options) -> Tensor:
+def pairwise(a: Tensor, b: Tensor, *options: Any) -> Tensor:
     """S of all pairs, Eq. 7: ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``, by an N×P×K tensor."""
     return similarity(a.unsqueeze(-2), b.unsqueeze(-3), *options)

@@ -5,7 +5,7 @@ Sums over shared features are products with 0/1 indicators, which carry no gradi
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,14 +35,14 @@ class WideProduct(torch.autograd.Function):
     """A product of halves that is kept in float32; their gradients are products of halves."""
 
     @staticmethod
-    def forward(ctx, left, right):
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         ctx.save_for_backward(left, right)
         if left.is_cuda:
             return torch.mm(left, right.mT, out_dtype=torch.float32)
         return left.float() @ right.float().mT
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         refuse_second_derivatives()
         left, right = ctx.saved_tensors
         half = grad.to(left.dtype)
@@ -138,11 +138,11 @@ class ProductIgnorematch(torch.autograd.Function):
     """Takes A⁺ and B⁺, measures without their negative values, whose signs are the indicators I and J."""
 
     @staticmethod
-    def forward(a, b, alpha, beta, theta):
+    def forward(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta: Scalar) -> tuple[Tensor, Tensor]:
         return _forward(a, b, alpha, beta, theta)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         a, b, *scalars = inputs
         missing = output[1]
         ctx.mark_non_differentiable(missing)
@@ -153,12 +153,12 @@ class ProductIgnorematch(torch.autograd.Function):
         ctx.numbers = [None if isinstance(s, Tensor) else s for s in scalars]
 
     @staticmethod
-    def vmap(info, in_dims, *inputs):
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
         mapped = torch.vmap(_forward, in_dims, randomness="error")
         return mapped(*inputs), (0, 0)
 
     @staticmethod
-    def backward(ctx, grad, _):
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
         a, b, missing, *tensors = ctx.saved_tensors
         waiting = iter(tensors)
         alpha, beta, theta = (next(waiting) if n is None else n for n in ctx.numbers)

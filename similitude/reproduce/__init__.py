@@ -37,10 +37,10 @@ class Experiment:
     config: type
     recipes: dict[str, Any]
     smoke: Any
-    run: Callable[..., dict]
-    summary: Callable[[dict], list]
-    tables: Callable[[list[dict]], list]
-    claims: Callable[[list[dict]], list]
+    run: Callable[..., dict[str, Any]]
+    summary: Callable[[dict[str, Any]], list[Any]]
+    tables: Callable[[list[dict[str, Any]]], list[Any]]
+    claims: Callable[[list[dict[str, Any]]], list[Any]]
     rows: dict[str, list[list[str]]] = field(default_factory=dict)
     figures: str | None = None
 

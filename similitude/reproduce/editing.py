@@ -63,7 +63,7 @@ class Config:
     seed: Seed = 0
     made_up: Size = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
 
 
@@ -72,7 +72,7 @@ ROWS = {"paper": [["start=digits"], ["start=noise"]]}
 SMOKE = Config(epochs=2, batch=50, num_features=4, validation=150, steps=1, made_up=600)
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Accuracy by group of digits before and after each edit, and how the edits were drawn."""
     parts, hashes = load(config)
     record.hashes.update(hashes)
@@ -113,7 +113,7 @@ def _images(**edits: Edit) -> dict[str, Any]:
     }
 
 
-def outcome(before: dict, after: dict) -> dict:
+def outcome(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Fraction of the errors on sevens with a stroke that are gone, and points of accuracy that other digits lost."""
     wrong = 1 - before["stroke"]
     repaired = (after["stroke"] - before["stroke"]) / wrong if wrong else None
@@ -196,7 +196,9 @@ def paint(image: Tensor, stroke: Tensor, strength: float) -> Tensor:
     return torch.where(stroke > 0, torch.maximum(image, strength * stroke), image)
 
 
-def train(config: Config, parts: dict, record: Record, progress: Callable) -> tuple[VisualTverskyMNISTNet, list]:
+def train(
+    config: Config, parts: dict[str, Any], record: Record, progress: Callable[..., Any]
+) -> tuple[VisualTverskyMNISTNet, list[Any]]:
     """The trained network, and its curve: epoch, loss, accuracy on other validation digits and on strokes."""
     x, y, _ = parts["train"]
     torch.manual_seed(config.seed)
@@ -208,7 +210,7 @@ def train(config: Config, parts: dict, record: Record, progress: Callable) -> tu
     size = min(config.batch, len(x))
     steps = len(x) // size
 
-    def resume(tensors: dict[str, Tensor], state: dict) -> None:
+    def resume(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         network.load_state_dict(tensors)
         optimizer.load_state_dict(state["optimizer"])
         curve.extend(state["curve"])
@@ -234,7 +236,7 @@ def train(config: Config, parts: dict, record: Record, progress: Callable) -> tu
         curve.append([epoch, loss, found["other"], found["stroke"]])
         return {"loss": loss, "other": found["other"], "stroke": found["stroke"]}
 
-    def keep() -> tuple[dict, dict]:
+    def keep() -> tuple[dict[str, Any], dict[str, Any]]:
         return network.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve}
 
     train_epochs(config, record, progress, resumed(record, resume), one_epoch, evaluate, keep, every=1)
@@ -274,7 +276,9 @@ class Drawing:
         return edit
 
 
-def choose(config: Config, network: VisualTverskyMNISTNet, part: tuple, progress: Callable) -> dict[str, Drawing]:
+def choose(
+    config: Config, network: VisualTverskyMNISTNet, part: tuple[Any, ...], progress: Callable[..., Any]
+) -> dict[str, Drawing]:
     """The drawing of each of EDITS, and of the control, that repairs most validation digits with a stroke.
 
     A drawing may cost other digits no more than ``config.cost``. The prototype's stroke is selected first, then
@@ -346,11 +350,11 @@ def lines() -> Iterator[tuple[float, ...]]:
                 yield row + down, column, to_row + down, to_column, width
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     return tables([content])
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """Two tables for each run: test accuracy before and after each edit, and salience against form."""
     return [table for run in runs for table in (_edits(run), _form(run))]
 
@@ -384,7 +388,7 @@ def _form(run: dict):
     return table
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     edited = "Drawing a mid stroke into prototype and features makes a network read sevens that it never saw."
     salient = "The salient digits are those of good form (rank correlation of salience and typicality within classes)."
     own = next((row.runs for row in by_row(runs) if (row.recipe, row.name) == ("paper", "")), [])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -80,7 +80,7 @@ class Config:
     seed: Seed = 0
     made_up: Size = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
         if self.init and self.init not in INITS:
             raise ValueError(f"init must be one of {', '.join(INITS)}, or empty; got {self.init!r}.")
@@ -93,7 +93,7 @@ RECIPES = {"paper": Config()}
 SMOKE = Config(size=32, num_features=8, epochs=2, batch=16, lrs=(3e-3, 3e-2), decays=(1e-2,), seeds=2, made_up=96)
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Test accuracy of both heads from each seed, and all settings that were tried; a checkpoint follows each head."""
     encoded = load(config, record.device, progress)
     record.hashes.update(encoded.hashes)
@@ -136,7 +136,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     }
 
 
-def quality(tried: tuple) -> tuple[float, float]:
+def quality(tried: tuple[Any, ...]) -> tuple[float, float]:
     """Sort key of a try: accuracy, then a lower loss; a run that diverged is last."""
     accuracy, other, loss = tried[3:]
     return (accuracy, -other) if math.isfinite(loss) and math.isfinite(other) else (-1.0, 0.0)
@@ -267,11 +267,11 @@ def measure(head: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     return (out.argmax(-1) == y).double().mean().item(), nn.functional.cross_entropy(out, y).item()
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     return [*tables([content]), *(f"note: {line}" for line in edges(content))]
 
 
-def edges(content: dict) -> list[str]:
+def edges(content: dict[str, Any]) -> list[str]:
     """Selected values at the end of their list, beyond which others might be better."""
     config, best = content["config"], content["result"]["best"]
     return [
@@ -282,7 +282,7 @@ def edges(content: dict) -> list[str]:
     ]
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """Three lines for each run: test accuracy of both heads, with their settings, and the difference."""
     from rich.table import Table
 
@@ -307,7 +307,7 @@ def _accuracy(run: dict) -> dict[str, np.ndarray]:
     return {head: 100 * np.array(run["result"]["accuracy"][head]) for head in HEADS}
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     """None: the paper does not tune its heads."""
     return []
 

@@ -13,7 +13,7 @@ from ..contrast import CONSTANTS
 from .record import Record, RunError
 
 
-def resumed(record: Record, load: Callable[[dict, dict], object], names: Iterable[str] | None = None) -> int:
+def resumed(record: Record, load: Callable[..., object], names: Iterable[str] | None = None) -> int:
     """Epochs of the newest checkpoint, whose tensors and state go to ``load``; 0 without a checkpoint."""
     found = record.load(names)
     if not found:
@@ -30,7 +30,7 @@ def train_epochs(
     done: int,
     train: Callable[..., float | list[float]],
     measure: Callable[[int, Any], Mapping[str, float]],
-    keep: Callable[[], tuple],
+    keep: Callable[[], tuple[Any, ...]],
     every: int,
     measure_all: bool = False,
 ) -> None:

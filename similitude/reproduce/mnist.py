@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class Config:
     seed: Seed = 0
     made_up: Size = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
         unknown = [n for n in self.networks if n not in NETWORKS]
         if unknown or not self.networks:
@@ -129,7 +129,7 @@ RECIPES = {
 SMOKE = Config(epochs=2, batch=50, snapshots=(0, 1), checkpoint_every=1, made_up=200)
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Parameters, final test accuracy and curve of each network; image parameters go to images.npz."""
     torch.backends.cudnn.benchmark = True
     digits = made_up.synthetic_digits(config.made_up) if config.made_up else mnist()
@@ -143,7 +143,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     curves: dict[str, list] = {name: [] for name in learners}
     advance = trainer(config, list(learners.values()), train_x, train_y)
 
-    def resume(tensors: dict[str, Tensor], state: dict) -> None:
+    def resume(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         images.update({k.removeprefix("images."): v.numpy() for k, v in tensors.items() if k.startswith("images.")})
         curves.update(state["curves"])
         for name, (network, optimizer) in learners.items():
@@ -165,7 +165,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
             said |= {f"{name}/loss": loss, f"{name}/accuracy": accuracy}
         return said
 
-    def keep() -> tuple[dict[str, Tensor], dict]:
+    def keep() -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"images.{k}": torch.from_numpy(v) for k, v in images.items()}
         for name, (network, _) in learners.items():
             tensors |= {f"{name}/{k}": v for k, v in network.state_dict().items()}
@@ -241,7 +241,7 @@ def smooth(config: Config, rate: float | Tensor, images: list[nn.Parameter]) -> 
             image.clamp_(0, 1)
 
 
-def look(learners: dict[str, tuple], epoch: int) -> dict[str, np.ndarray]:
+def look(learners: dict[str, tuple[Any, ...]], epoch: int) -> dict[str, np.ndarray]:
     """Copies of the visual networks' image parameters."""
     found = {}
     for name, (network, _) in learners.items():
@@ -312,11 +312,11 @@ def count(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     return tables([content])
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """The paper's table with ours beside it, a column for each row of results; two columns fit 80 characters."""
     from rich.table import Table
 
@@ -351,7 +351,7 @@ def _cell(row: Row, network: str, theirs: str) -> str:
     return with_error(percent, theirs=theirs) if percent else "–"
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     says = "TverskyMNISTNet is as accurate as MNISTNet with a third of the parameters."
     theirs = {row["model"]: row for row in paper("mnistnet")}
     pair = "MNISTNet", "TverskyMNISTNet"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def write(folder: Path, results: Path) -> list[Path]:
     return list(pages)
 
 
-def filled(text: str, path: Path, runs: dict[str, dict[Path, dict]], link: str) -> str:
+def filled(text: str, path: Path, runs: dict[str, dict[Path, dict[str, Any]]], link: str) -> str:
     """The page with its blocks written anew, and all else as it is."""
     marks = len(re.findall(r"<!-- (?:\w+: \w+|end) -->", text))
     if marks != 2 * len(BLOCK.findall(text)):
@@ -73,7 +74,7 @@ def filled(text: str, path: Path, runs: dict[str, dict[Path, dict]], link: str) 
     return BLOCK.sub(block, text)
 
 
-def claims(runs: dict[str, dict[Path, dict]]) -> list[str]:
+def claims(runs: dict[str, dict[Path, dict[str, Any]]]) -> list[str]:
     """The table of the paper's claims."""
     lines = ["| claim of the paper | verdict | paper | ours | |", "| --- | --- | --- | --- | --- |"]
     for name in EXPERIMENTS:
@@ -84,7 +85,7 @@ def claims(runs: dict[str, dict[Path, dict]]) -> list[str]:
     return lines
 
 
-def table(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[str]:
+def table(experiment: Experiment, runs: dict[Path, dict[str, Any]], link: str) -> list[str]:
     """The tables of an experiment, and what their stars mean."""
     own = list(runs.values())
     if not own:
@@ -94,7 +95,7 @@ def table(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[str
     return "\n\n".join(lines).splitlines()
 
 
-def command(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[str]:
+def command(experiment: Experiment, runs: dict[Path, dict[str, Any]], link: str) -> list[str]:
     """The commands that run the experiment."""
     every = " --all" if experiment.rows else ""
     start = f"similitude reproduce {experiment.name}"
@@ -103,7 +104,7 @@ def command(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[s
     return ["```bash", *each, "```"]
 
 
-def origin(experiment: Experiment, runs: dict[Path, dict], link: str) -> list[str]:
+def origin(experiment: Experiment, runs: dict[Path, dict[str, Any]], link: str) -> list[str]:
     """A folded table of where the results come from, a line for each row."""
     if not runs:
         return []

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class Config:
     seed: Seed = 0
     made_up: Size = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
         if self.length < 2 or self.width % self.heads:
             raise ValueError("length must be 2 or more, and width a multiple of heads.")
@@ -132,7 +132,7 @@ SMOKE = Config(
 )
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Validation and test perplexity of the epoch with the best validation perplexity, and the curve."""
     text = made_up.synthetic_text(config.made_up) if config.made_up else ptb()
     record.hashes.update(text.hashes)
@@ -150,7 +150,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     kept: dict = {"curve": [], "best": {"valid": math.inf}, "speeds": []}
     selected: dict[str, Tensor] = {}
 
-    def resume(tensors: dict[str, Tensor], state: dict) -> None:
+    def resume(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         model.load_state_dict(tensors, strict=False)
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
@@ -178,7 +178,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         constants = logged(getattr(model, "lm_head", None))
         return {"loss": loss, "valid": valid, "tokens_per_second": kept["speeds"][-1], **constants}
 
-    def keep() -> tuple[dict, dict, dict]:
+    def keep() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         states = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
         return distinct(model), states | kept, selected
 
@@ -267,7 +267,7 @@ def distinct(model: nn.Module) -> dict[str, Tensor]:
     return kept
 
 
-def groups(model: nn.Module, config: Config) -> list[dict]:
+def groups(model: nn.Module, config: Config) -> list[dict[str, Any]]:
     """Parameter groups: weight decay for matrices only, own rates for the bank and for α and β within blocks.
 
     The head's α and β keep the usual rate: at ten times that rate the head overfits.
@@ -332,11 +332,11 @@ def perplexity(config: Config, model: nn.Module, tokens: Tensor) -> float:
     return math.exp(min(total / count, 700))
 
 
-def named(config: dict) -> str:
+def named(config: dict[str, Any]) -> str:
     return f"{config['network']}, {config['init']}, {'tied' if config['tied'] else 'untied'}"
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     r, c = content["result"], content["config"]
     return [
         f"{named(c)}{' on made-up text' if c['made_up'] else ''}: {r['parameters']:,} parameters, "
@@ -348,7 +348,7 @@ def summary(content: dict) -> list:
 ROW = {"network", "init", "source", "tied", "num_features", "intersection", "difference", "level"}
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """The paper's tables with ours beside them, and each row of the tuned recipe.
 
     Of several rows for one line of the paper's tables, the one with the best validation perplexity is shown.
@@ -454,7 +454,7 @@ def _short(network: str) -> str:
     return network.removeprefix("tversky-")
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     groups = by_row(runs)
     all_1layer, head = "tversky-all-1layer", "tversky-head"
     against = ((all_1layer, "scratch", True), (all_1layer, "scratch", False), (head, "finetuned", False))

@@ -80,7 +80,7 @@ class Record:
             torch.cuda.reset_peak_memory_stats()
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # resets the peak that Linux counts
-        self.asked: dict = {"experiment": name} | _plain(asdict(config))
+        self.asked: dict[str, Any] = {"experiment": name} | _plain(asdict(config))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_no_others(self.folder)
@@ -118,7 +118,7 @@ class Record:
             )
 
     @property
-    def result(self) -> dict | None:
+    def result(self) -> dict[str, Any] | None:
         """The content of result.json, or None if the run has not ended."""
         path = self.folder / "result.json"
         return result_of_now(_read_json(path), self.recipe, self.row) if path.exists() else None
@@ -140,7 +140,7 @@ class Record:
         self,
         step: int,
         tensors: Mapping[str, Tensor],
-        state: dict | None = None,
+        state: dict[str, Any] | None = None,
         best: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Writes a checkpoint and removes the earlier ones; ``best``: the model that the run has selected so far."""
@@ -167,7 +167,7 @@ class Record:
         with self._writing(), whole(self.folder / f"{name}.npz") as half, open(half, "wb") as file:
             np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
-    def load(self, names: Iterable[str] | None = None) -> tuple[int, dict[str, Tensor], dict] | None:
+    def load(self, names: Iterable[str] | None = None) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Steps, tensors and state of the newest checkpoint, or None; drops later lines of the log.
 
         names: the names that the tensors must have.
@@ -198,7 +198,7 @@ class Record:
         except (OSError, SafetensorError):
             raise _damaged(folder) from None
 
-    def finish(self, result: dict) -> dict:
+    def finish(self, result: dict[str, Any]) -> dict[str, Any]:
         """Ends the run: writes result.json and model.safetensors, and returns the content of result.json."""
         content = {
             "experiment": self.name,
@@ -257,7 +257,7 @@ class Record:
             ) from None
 
 
-def of_now(settings: dict) -> dict:
+def of_now(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a config.json by the names of this version."""
     settings = {RENAMED.get(key, key): value for key, value in settings.items()}
     if "experiment" in settings:
@@ -265,7 +265,7 @@ def of_now(settings: dict) -> dict:
     return settings
 
 
-def result_of_now(content: dict, recipe: str = "", row: str = "") -> dict:
+def result_of_now(content: dict[str, Any], recipe: str = "", row: str = "") -> dict[str, Any]:
     """The content of a result.json by the names of this version; version 0.1.0 wrote neither recipe nor row."""
     experiment = content.get("experiment", "")
     now = {"experiment": EXPERIMENTS_RENAMED.get(experiment, experiment), "config": of_now(content.get("config", {}))}
@@ -369,7 +369,7 @@ def paper(table: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def origin(device: str) -> dict:
+def origin(device: str) -> dict[str, Any]:
     """Versions, device and commit of this process."""
     versions = {}
     for library in LIBRARIES:

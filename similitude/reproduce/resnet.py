@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class Config:
     seed: Seed = 0
     made_up: Size = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
 
     def filled(self) -> Config:
@@ -77,7 +77,7 @@ ROWS = {"paper": _TABLE, "tuned": _TABLE}
 SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8, checkpoint_every=1, made_up=48)
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Final test accuracy, parameters and curve of one network."""
     config = config.filled()
     pictures = load(config, progress)
@@ -107,7 +107,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     )
     curve: list[list[float]] = []
 
-    def resume(tensors: dict[str, Tensor], state: dict) -> None:
+    def resume(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         trained.load_state_dict(tensors)
         optimizer.load_state_dict(state["optimizer"])
         curve.extend(state["curve"])
@@ -126,7 +126,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         curve.append([epoch, loss, accuracy, *constants.values()])
         return {"loss": loss, "accuracy": accuracy, **constants}
 
-    def keep() -> tuple[dict, dict]:
+    def keep() -> tuple[dict[str, Any], dict[str, Any]]:
         return trained.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve}
 
     train_epochs(config, record, progress, done, train, evaluate, keep, config.checkpoint_every)
@@ -134,7 +134,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     return {"accuracy": curve[-1][2], "parameters": parameters, "classes": len(pictures.classes), "curve": curve}
 
 
-def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict]:
+def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict[str, Any]]:
     """Parameter groups of the head, at its own rate, and of the backbone if it trains."""
     own = {id(p) for p in head.parameters()}
     rest = [p for p in trained.parameters() if id(p) not in own]
@@ -277,13 +277,13 @@ def measure(network, x: Tensor, y: Tensor) -> float:
     return right / len(y)
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     c, r = content["config"], content["result"]
     what = f"{c['network']}, {c['condition']} on {'made-up pictures' if c['made_up'] else c['data']}"
     return [f"{what}: {r['accuracy']:.1%} of test pictures after {c['epochs']} epochs, {r['parameters']:,} parameters"]
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """The paper's table with ours beside it, CUB-200 below NABirds; then the rows of the tuned recipe that were run."""
     return [table for recipe in RECIPES if (table := _table(by_row(runs), recipe)).rows]
 
@@ -345,7 +345,7 @@ def _backbone(condition: str, rows: list[Row], pair: list[Row | None]) -> str:
     return f"{condition}{f', {_source(row)}' if several else ''}{_others(row)}"
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     groups = by_row(runs)
     out = []
     for (data, condition), line in papers().items():

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     recipe: str
     name: str
-    runs: list[dict]
+    runs: list[dict[str, Any]]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Row(NamedTuple):
         return with_error((scale * run["result"][key] for run in self.runs), form, theirs) + self.star
 
 
-def load(folder: Path, name: str) -> dict[Path, dict]:
+def load(folder: Path, name: str) -> dict[Path, dict[str, Any]]:
     """The results of an experiment that are in the folder, in the order of their names."""
     named = [name, *(old for old, now in EXPERIMENTS_RENAMED.items() if now == name)]
     paths = sorted(path for start in named for path in folder.glob(f"{start}-*.json") if path.is_file())
@@ -88,7 +88,7 @@ def _checked(path: Path, name: str) -> dict:
     return content
 
 
-def unknown_settings(content: dict) -> list[str]:
+def unknown_settings(content: dict[str, Any]) -> list[str]:
     """Settings of a run that its experiment does not have in this version."""
     if content["experiment"] not in EXPERIMENTS:
         return []
@@ -96,7 +96,7 @@ def unknown_settings(content: dict) -> list[str]:
     return sorted(content["config"].keys() - known)
 
 
-def by_row(runs: Iterable[dict]) -> list[Row]:
+def by_row(runs: Iterable[dict[str, Any]]) -> list[Row]:
     """Runs grouped by recipe and row; of runs with the same seed the last one counts."""
     groups: dict[tuple[str, str], dict[int, dict]] = {}
     for run in runs:
@@ -116,13 +116,13 @@ def recipe_title(recipe: str) -> str:
     return "paper's recipe" if recipe == "paper" else f"{recipe} recipe"
 
 
-def caveats(runs: list[dict]) -> list[str]:
+def caveats(runs: list[dict[str, Any]]) -> list[str]:
     """What the stars of an experiment's tables mean, one line each."""
     count = Counter(run["caveat"] for run in runs if "caveat" in run)
     return [f"* {n} run{'s' * (n > 1)} of {len(runs)}: {caveat}." for caveat, n in count.most_common()]
 
 
-def origin(run: dict) -> str:
+def origin(run: dict[str, Any]) -> str:
     """One line that says where a result comes from."""
     return (
         f"{run['device']}, torch {run['versions']['torch']}, commit {run['commit']}, {run['seconds']:.0f} s, "

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,7 @@ def run(
     device: str | None = None,
     smoke: bool = False,
     console: Console | None = None,
-) -> dict:
+) -> dict[str, Any]:
     """The content of result.json of one run, which starts, resumes after a stop, or has ended already.
 
     Args:
@@ -77,7 +77,7 @@ def run_all(
     smoke: bool = False,
     share: str = "1/1",
     console: Console | None = None,
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """The results of all rows of the experiment's table; see ``run`` for the arguments.
 
     A row that fails does not stop the others, and a row in which another process works is skipped.

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Config:
     leak: float = 0.0
     difference_rate: Weight = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
         if self.start == "paper" and (self.leak, self.difference_rate) != (0, 1):
             given = f"leak={self.leak}" if self.leak else f"difference_rate={self.difference_rate}"
@@ -83,7 +83,7 @@ class Models(NamedTuple):
     constants: Tensor  # [3, M, 1, 1], α, β, θ
 
 
-def run(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """p(conv) by every factor, as the paper's four tables; a checkpoint follows each size of the bank."""
     if config.start == "calibrated":
         return run_calibrated(config, record, progress)
@@ -111,7 +111,7 @@ def _tell(config: Config, progress: Callable[..., object], position: int, step: 
     progress(position * config.steps + step, total, f"K = {config.num_features[position]}", loss=loss)
 
 
-def run_calibrated(config: Config, record: Record, progress: Callable[..., object]) -> dict:
+def run_calibrated(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """p(conv) by K of layers that start calibrated, and the shares of dead prototypes and features before and after."""
     _, _, state = record.load() or (0, {}, {})
     rows: list[dict] = state.get("rows", [])
@@ -123,7 +123,7 @@ def run_calibrated(config: Config, record: Record, progress: Callable[..., objec
     return {"models": config.seeds * len(rows), "p_conv": float(np.mean([r["p_conv"] for r in rows])), "rows": rows}
 
 
-def train_calibrated(config: Config, K: int, device: str, tell: Callable[[int, float], None]) -> dict:
+def train_calibrated(config: Config, K: int, device: str, tell: Callable[[int, float], None]) -> dict[str, Any]:
     """Loss, accuracy, p(conv) and dead shares of one layer a seed with K features; layers train stacked."""
     options: dict = {"intersection": "product", "difference": "subtractmatch", "level": config.level}
     layers = []
@@ -213,7 +213,10 @@ def alone(config: Config, K: int, at: Mapping[str, int]) -> tuple[TverskyProject
 
     K need not be one of the grid's. at: the model's place on each of the other AXES, as in outcomes.npz.
     """
-    options: dict = {"intersection": INTERSECTIONS[at["intersection"]], "difference": DIFFERENCES[at["difference"]]}
+    options: dict = {
+        "intersection": INTERSECTIONS[at["intersection"]],
+        "difference": DIFFERENCES[at["difference"]],
+    }
     with torch.random.fork_rng(devices=[]):
         options |= {"level": config.level, "normalize": bool(at["normalize"])}
         layer = TverskyProjection(2, 2, K, init="uniform", parametrization="plain", **options)
@@ -295,7 +298,7 @@ def train(config: Config, K: int, device: str, tell: Callable[[int, float], None
         return losses().cpu().numpy(), (S.argmax(-1) == y).sum(-1).cpu().numpy()
 
 
-def averages(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict]]:
+def averages(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, list[dict[str, Any]]]:
     """The paper's four tables: means and standard errors over all models that share some factors."""
     names: dict[str, tuple] = {
         "intersection": INTERSECTIONS,
@@ -313,7 +316,9 @@ def averages(config: Config, loss: np.ndarray, right: np.ndarray) -> dict[str, l
     }
 
 
-def average(names: dict[str, tuple], loss: np.ndarray, right: np.ndarray, *factors: str) -> list[dict]:
+def average(
+    names: dict[str, tuple[Any, ...]], loss: np.ndarray, right: np.ndarray, *factors: str
+) -> list[dict[str, Any]]:
     """Means and standard errors by the values of some factors, best p(conv) first."""
     rows = []
     for values in itertools.product(*(range(len(names[f])) for f in factors)):
@@ -339,7 +344,7 @@ FACTORS = {
 }
 
 
-def summary(content: dict) -> list:
+def summary(content: dict[str, Any]) -> list[Any]:
     """The run's p(conv), and its tables."""
     result, config = content["result"], content["config"]
     start = config.get("start", "paper")
@@ -347,14 +352,14 @@ def summary(content: dict) -> list:
     return [first, *tables([content])]
 
 
-def heading(run: dict) -> str:
+def heading(run: dict[str, Any]) -> str:
     """A run's level, and what else differs from the recipe."""
     others = (f", {key} {value}" for key, value in of_row(run["row"]).items() if key != "level")
     seed = run["config"]["seed"]
     return f"{run['config']['level']} level{''.join(others)}{f', seed {seed}' if seed else ''}"
 
 
-def tables(runs: list[dict]) -> list:
+def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """The paper's four tables, with our p(conv) at each level beside it, and one table of calibrated starts.
 
     The paper's gmean is NaN and never converges. Ours converges: the table of reductions shows it as it is, and mean
@@ -421,7 +426,7 @@ def _key(row: dict, factors: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(row[f]).removesuffix(".0") for f in factors)
 
 
-def claims(runs: list[dict]) -> list[Claim]:
+def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     own = next((run for run in runs if (run["recipe"], run["row"], run["config"]["seed"]) == ("paper", "", 0)), None)
     theirs = {
         name: {_key(row, by): float(row["p_conv"]) for row in paper(f"xor_{name}")} for name, by in FACTORS.items()

@@ -1,12 +1,14 @@
 """Launches of Triton kernels that cost the host less: at small sizes it is launches that a layer's time goes to."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 _compiled: dict[tuple, object] = {}
 
 
-def launch(kernel, grid: tuple[int, ...], args: tuple, num_warps: int, **constants) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], num_warps: int, **constants: Any) -> None:
     """A run of the kernel; ``constants`` are its constexpr arguments, which stand last and in this order.
 
     Triton looks at each argument to choose among the kernels that it has compiled. Calls that differ in nothing but the

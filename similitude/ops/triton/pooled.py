@@ -10,6 +10,7 @@ multiples of 8.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -35,7 +36,7 @@ def similarity(a: Tensor, b: Tensor, scalars: Sequence[Tensor], *options: str) -
 
 class Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b, alpha, beta, theta, *options):
+    def forward(ctx: Any, a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, *options: Any) -> Tensor:
         a, b = a.contiguous(), b.contiguous()
         (N, K), P = a.shape, b.shape[0]
         positive_a, has_a, positive_b, has_b = (torch.empty_like(t) for t in (a, a, b, b))
@@ -49,7 +50,7 @@ class Pooled(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         refuse_second_derivatives()
         a, has_a, b, has_b, sums, *tables, alpha, beta, theta = ctx.saved_tensors
         (N, K), P = a.shape, b.shape[0]
@@ -79,7 +80,7 @@ class Chunks:
         self.to_b = torch.zeros_like(b, dtype=torch.float32) if wanted[1] else None
         self.to_sums, self.to_scalars = torch.zeros_like(self.sums), self.sums.new_zeros(3, dtype=torch.float64)
 
-    def compare(self, a: Tensor) -> tuple[Tensor, Callable]:
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         """Logits of a chunk; and a function from their gradient to that of ``a``, which adds to those of the others."""
         has, sums = a.sign(), torch.cat([a.sum(-1, dtype=torch.float32), self.sums])
         tables = _tables(a, has, self.b, self.has, self.kernel)

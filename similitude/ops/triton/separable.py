@@ -12,6 +12,8 @@ sides are served by one launch where they can be: at small sizes it is launches 
 # Kernels are a language of their own, which pyright does not read.
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -31,7 +33,14 @@ def product_ignorematch(a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta
 
 
 def projection(
-    x: Tensor, prototypes: Tensor, features: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, dtype, size: tuple
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    theta: Tensor,
+    dtype: torch.dtype,
+    size: tuple[int, int],
 ) -> Tensor:
     """S of all pairs from vectors, in ``dtype``: ``[N, D]``, ``[P, D]``, ``[K, D]`` -> ``[N, P']``.
 
@@ -45,14 +54,14 @@ def projection(
 
 class ProductIgnorematch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b, alpha, beta, theta):
+    def forward(ctx: Any, a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor) -> Tensor:
         a, b = a.contiguous(), b.contiguous()
         out, *kept = _forward(a, b, torch.empty_like(a), torch.empty_like(b), alpha, beta, theta)
         _keep(ctx, kept, alpha, beta, theta, any(ctx.needs_input_grad[2:]))
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         refuse_second_derivatives()
         a, b = ctx.saved_tensors[:2]
         to_a, to_b = torch.empty_like(a), torch.empty_like(b)
@@ -61,7 +70,8 @@ class ProductIgnorematch(torch.autograd.Function):
 
 class Projection(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, prototypes, features, alpha, beta, theta, dtype, size):
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        x, prototypes, features, alpha, beta, theta, dtype, size = inputs
         (N, D), P, K = x.shape, prototypes.shape[0], features.shape[0]
         objects, bank = x.new_empty(N + size[0], D, dtype=dtype), x.new_empty(size[1], D, dtype=dtype)
         sources = (x.contiguous(), prototypes.contiguous(), features.contiguous())
@@ -76,7 +86,7 @@ class Projection(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         refuse_second_derivatives()
         *kept, objects, bank = ctx.saved_tensors
         (N, P, K), dtypes = ctx.shape, ctx.dtypes

@@ -134,7 +134,7 @@ def contents(
     return {file: File(read(path, name), str(path)) for file, path in paths.items()}
 
 
-def from_hub(name: str, get: Callable, *arguments: str) -> Any:
+def from_hub(name: str, get: Callable[..., Any], *arguments: str) -> Any:
     """``get(*arguments)``; its LookupError becomes the error for missing data, with the hub's reason."""
     try:
         return get(*arguments)

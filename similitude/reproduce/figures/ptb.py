@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def best(runs: list[Run]) -> list[Run]:
     return [run for tried in kinds.values() for run in min(tried.values(), key=valid)]
 
 
-def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict, dict]:
+def perplexities(runs: list[Run], init: str, tied: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Lines of (K, perplexity), the paper's and our means over seeds, and the perplexities of linear models."""
     rows = [r for r in paper("ptb_validation_perplexity") if (r["init"], r["tied_prototypes"] == "Y") == (init, tied)]
     wanted = {(run.config["network"], run.config["intersection"], run.config["difference"]) for run in runs}

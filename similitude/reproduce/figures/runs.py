@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,11 +22,11 @@ class Run(NamedTuple):
     """A finished run: its label, its result.json, and the prefix of the paths of its other files."""
 
     label: str
-    whole: dict
+    whole: dict[str, Any]
     files: str
 
     @property
-    def config(self) -> dict:
+    def config(self) -> dict[str, Any]:
         return self.whole["config"]
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -138,7 +138,7 @@ def _bars(ax, name: str, labels: Sequence[str], series: Bars, every: Sequence[st
     plain(ax)
 
 
-def bars(runs: list[Run]) -> dict[str, dict]:
+def bars(runs: list[Run]) -> dict[str, dict[str, Any]]:
     """p(conv) and its standard error by factor, series and value; gmean counts as in ``xor.compare``."""
     out = {}
     for name, factors in xor.FACTORS.items():
