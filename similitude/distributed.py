@@ -148,10 +148,11 @@ class ShardedProjection(TverskyProjection):
 
     def _own_similarities(self, x: Tensor) -> Tensor:
         """Similarities to this process's prototypes, ``[..., own share of P]``."""
-        x, features, alpha, beta, theta = (
-            _everywhere(tensor, self.mesh) for tensor in (x, self.features(), *self.contrast())
-        )
-        own = F.tversky_projection(x, _own(self.prototypes), features, alpha, beta, theta, *self.form)
+        x = _everywhere(x, self.mesh)
+        features, threshold = self._features(x)
+        features, alpha, beta, theta = (_everywhere(tensor, self.mesh) for tensor in (features, *self.contrast()))
+        threshold = None if threshold is None else _everywhere(threshold, self.mesh)
+        own = F.tversky_projection(x, _own(self.prototypes), features, alpha, beta, theta, *self.form, threshold)
         return own if self.bias is None else own + _own(self.bias).to(own.dtype)
 
     def _first_row(self) -> int:

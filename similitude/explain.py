@@ -5,7 +5,7 @@ With ``level="feature"`` and ``model="contrast"`` a similarity is a sum over fea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ from .ops.modes import wide
 if TYPE_CHECKING:
     from .nn import TverskyProjection
 
+Names = Sequence[str] | Mapping[int, str]
+
 # Of the bars in a notebook: common, input only, prototype only.
 COLOURS = ("#0072b2", "#d55e00", "#cc79a7")
 
@@ -37,11 +39,12 @@ class Explanation:
         common: θ·Ψ of each shared feature, ``[K]``.
         input_only: −α times what only the input has, ``[K]``.
         prototype_only: −β times what only the prototype has, ``[K]``.
-        input_measures: x · f_k, ``[K]``.
+        input_measures: x · f_k − t_k, ``[K]``.
         prototype_measures: p · f_k, ``[K]``.
         top: how many features of each kind are printed.
-        feature_names: names of all K features, or None.
+        feature_names: names of all K features, or of some by their index, or None.
         prototype_name: name of the prototype, or None.
+        framed: which features are of the usual start in a bank that is partly from data, ``[K]`` of bool, or None.
     """
 
     prototype: int
@@ -53,8 +56,9 @@ class Explanation:
     input_measures: Tensor
     prototype_measures: Tensor
     top: int
-    feature_names: Sequence[str] | None = None
+    feature_names: Names | None = None
     prototype_name: str | None = None
+    framed: Tensor | None = None
 
     def parts(self) -> list[tuple[str, Tensor]]:
         """The three kinds of shares by name, ``[K]`` each."""
@@ -74,6 +78,7 @@ class Explanation:
         for name, part in self.parts():
             heading = f"{name}, {_counted(part)}"
             rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
+        rows += _by_origin(self.shares(), self.framed, 2)
         if self.bias:
             rows.append(["bias", "", "", f"{self.bias:+.4f}"])
         return f"{self._title()}  similarity {self.similarity:+.4f}\n{columns(rows)}"
@@ -133,10 +138,11 @@ def explain(
     chosen = int(output.argmax()) if prototype is None else _index_of(prototype, prototype_names)
     if not 0 <= chosen < P:
         raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
-    a, b = measures(layer, torch.stack([x.to(wide(x.dtype)), layer.prototypes[chosen].to(wide(x.dtype))]))
+    a, b = measures(layer, x), measures(layer, layer.prototypes[chosen].to(wide(x.dtype)), of_prototypes=True)
     bias = 0.0 if layer.bias is None else layer.bias[chosen].item()
     name = None if prototype_names is None else str(prototype_names[chosen])
-    return Explanation(chosen, output[chosen].item(), bias, *_shares(layer, a, b), a, b, top, feature_names, name)
+    shares, names = _shares(layer, a, b), _names(layer, feature_names)
+    return Explanation(chosen, output[chosen].item(), bias, *shares, a, b, top, names, name, framed(layer))
 
 
 @dataclass(frozen=True)
@@ -149,8 +155,8 @@ class Pair:
         common: θ·Ψ of each shared feature, ``[K]``.
         a_only: −α times what only A has, ``[K]``.
         b_only: −β times what only B has, ``[K]``.
-        a_measures: a · f_k, ``[K]``.
-        b_measures: b · f_k, ``[K]``.
+        a_measures: a · f_k − t_k, ``[K]``.
+        b_measures: b · f_k − t_k, ``[K]``.
         top: how many features of each kind are printed.
         names: names of the two objects.
         feature_names: names of all K features, or None.
@@ -165,7 +171,7 @@ class Pair:
     b_measures: Tensor
     top: int
     names: tuple[str, str] = ("A", "B")
-    feature_names: Sequence[str] | None = None
+    feature_names: Names | None = None
 
     def __str__(self) -> str:
         a, b = self.names
@@ -203,7 +209,7 @@ def pair(
     a, b = measures(layer, torch.stack([a, b]))
     parts, back = _shares(layer, a, b), _shares(layer, b, a)
     forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
-    return Pair(forth, reverse, *parts, a, b, top, names, feature_names)
+    return Pair(forth, reverse, *parts, a, b, top, names, _names(layer, feature_names))
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,7 @@ class Decision:
         measured = [("input", mine.input_measures), *prototypes]
         heading = f"{chosen} over {other}, by feature"
         rows = _rows(heading, self.difference, self.shares, measured, self.top, mine.feature_names)
+        rows += _by_origin(self.shares, mine.framed, 3)
         if self.bias:
             rows.append(["  bias", "", "", "", f"{self.bias:+.4f}"])
         return columns(rows)
@@ -345,6 +352,8 @@ def venn(layer: TverskyProjection, a: Tensor, b: Tensor, vectors: Tensor, top: i
 
 def _region(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top: int) -> Region:
     scores = x @ layer.features.weight[members].to(x.dtype).sum(0)
+    if layer.features.threshold is not None:
+        scores -= layer.features.threshold[members].to(x.dtype).sum()
     order = scores.argsort(descending=True, stable=True)[: top if members.any() else 0]
     return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
 
@@ -358,10 +367,24 @@ def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measures(layer: TverskyProjection, vectors: Tensor) -> Tensor:
-    """x · f_k of each vector and feature, as the layer takes them: ``[..., D]`` -> ``[..., K]``."""
-    x = objects(layer, vectors)
-    return x @ layer.features.weight.to(x.dtype).mT
+def measures(layer: TverskyProjection, vectors: Tensor, of_prototypes: bool = False) -> Tensor:
+    """x · f_k − t_k of each vector and feature, as the layer takes them: ``[..., D]`` -> ``[..., K]``.
+
+    Thresholds are for inputs: the measure of a prototype is p · f_k.
+    """
+    x, bank = objects(layer, vectors), layer.features
+    found = x @ bank.weight.to(x.dtype).mT
+    return found if bank.threshold is None or of_prototypes else found - bank.threshold.to(x.dtype)
+
+
+def framed(layer: TverskyProjection) -> Tensor | None:
+    """Which features are of the usual start in a bank that is partly from data, ``[K]`` of bool, or None."""
+    bank = layer.features
+    if not bank.notes.framed:
+        return None
+    found = torch.zeros(bank.num_features, dtype=torch.bool)
+    found[sorted(bank.notes.framed)] = True
+    return found
 
 
 def _shares(layer: TverskyProjection, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -378,7 +401,7 @@ def _rows(
     shares: Tensor,
     measured: list[tuple[str, Tensor]],
     top: int,
-    names: Sequence[str] | None,
+    names: Names | None,
 ) -> list[list[str]]:
     """Rows of a table: the heading with the total, the strongest features with their measures, the rest as one."""
     strongest = _strongest(shares, top)
@@ -402,8 +425,25 @@ def _counted(shares: Tensor) -> str:
     return f"{n} feature{'s' * (n != 1)}"
 
 
-def _name(feature: int, names: Sequence[str] | None) -> str:
-    return f"feature {feature}" if names is None else str(names[feature])
+def _by_origin(shares: Tensor, framed: Tensor | None, blank: int) -> list[list[str]]:
+    """Two rows of a table: what features from data add, and what those of the usual start add."""
+    if framed is None:
+        return []
+    framed = framed.to(shares.device)
+    parts = (("of all, features from data", shares[~framed]), ("of all, those of the usual start", shares[framed]))
+    return [[name, *[""] * blank, f"{part.sum():+.4f}"] for name, part in parts]
+
+
+def _names(layer: TverskyProjection, given: Sequence[str] | None) -> Names | None:
+    """The names given, or those that the bank has."""
+    return given if given is not None else layer.features.names or None
+
+
+def _name(feature: int, names: Names | None) -> str:
+    """The name of a feature; a bank may have names for some."""
+    if names is None or (isinstance(names, Mapping) and feature not in names):
+        return f"feature {feature}"
+    return str(names[feature])
 
 
 def _index_of(prototype: int | str, names: Sequence[str] | None) -> int:

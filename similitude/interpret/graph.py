@@ -161,12 +161,14 @@ def field_graph(
         top: how many of a token's features are taken, the strongest of those it has; memberships are all taken.
         notes: top tokens of some fields: a mapping by the names that share a field,
             ``{("bad", "good"): ["great"], "worse": ["poor"]}``, or a function of a Field, as ``top_tokens`` returns.
-        feature_names: names of all K features.
+        feature_names: names of all K features; by default those that a universe's bank has.
         iterations: steps of the layout.
     """
     names = tuple(map(str, names))
     if isinstance(measures, Universe):
         u = measures
+        if feature_names is None and u.feature_names:
+            feature_names = [u.feature_names.get(k, f"feature {k}") for k in range(len(u.features))]
         measures = torch.stack([u.measures(name) for name in names]) if names else u.features.new_empty(0, 1)
     has = members(names, measures, top)
     T, K = has.shape

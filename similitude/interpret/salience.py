@@ -153,7 +153,7 @@ def rank(layer: TverskyProjection, vectors: Tensor, labels: Tensor | None = None
         vectors: the data set, ``[N, D]``, with one row or more.
         labels: class of each vector, ``[N]``; then classes can be ranked by themselves.
 
-    Equivalent to: ``F.salience(vectors, layer.features.weight).argsort()``.
+    Equivalent to: ``F.salience(vectors, *layer.features.cut()).argsort()``.
     """
     x = objects(layer, vectors)
     if x.dim() != 2 or not len(x):
@@ -162,9 +162,10 @@ def rank(layer: TverskyProjection, vectors: Tensor, labels: Tensor | None = None
         labels = torch.as_tensor(labels, device=x.device)
         if labels.shape != x.shape[:1]:
             raise ValueError(f"labels must be [{len(x)}], one for each vector; got shape {list(labels.shape)}.")
-    bank = layer.features.weight.detach().to(x.dtype)
+    bank, threshold = (None if t is None else t.detach().to(x.dtype) for t in layer.features.cut())
+    assert bank is not None
     parts = x.split(max(1, ELEMENTS // len(bank)))
-    salience = torch.cat([F.salience(part, bank) for part in parts])
+    salience = torch.cat([F.salience(part, bank, threshold=threshold) for part in parts])
     return Ranking(salience, salience.argsort(stable=True), labels)
 
 

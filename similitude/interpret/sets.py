@@ -43,6 +43,8 @@ class Universe:
         names: N distinct names; None for "0", "1", …
         vectors: the objects, ``[N, D]``: prototypes, tokens, encoded images.
         normalize: whether objects are scaled to length 1, as in a layer with ``normalize=True``.
+        prototypes: whether the vectors are a layer's prototypes, for which a bank's thresholds do not count. They count
+            for all other vectors.
     """
 
     note: str = ""  # what is not known about the scores
@@ -54,8 +56,9 @@ class Universe:
         vectors: Tensor,
         *,
         normalize: bool = False,
+        prototypes: bool = False,
     ):
-        features = bank.weight if isinstance(bank, FeatureBank) else bank
+        features, threshold = bank.cut() if isinstance(bank, FeatureBank) else (bank, None)
         check_vectors("bank", features)
         check_vectors("vectors", vectors)
         if vectors.dim() != 2:
@@ -63,6 +66,10 @@ class Universe:
         check_width("vectors", vectors, features)
         self.vectors = vectors.detach().to(wide(torch.promote_types(features.dtype, vectors.dtype)))
         self.features = features.detach().to(self.vectors)
+        self.threshold = None if threshold is None else threshold.detach().to(self.vectors)
+        self.cut = self.threshold is not None and not prototypes
+        # Names of features, by their index.
+        self.feature_names = bank.names if isinstance(bank, FeatureBank) else {}
         if normalize:
             self.vectors = nn.functional.normalize(self.vectors, dim=-1)
         self.names = [str(i) for i in range(len(vectors))] if names is None else [str(name) for name in names]
@@ -96,7 +103,7 @@ class Universe:
             vectors = found.prototypes
             if names is None and hasattr(model, "classes_"):
                 names = list(map(str, model.classes_))
-        return cls(found.features, names, vectors, normalize=found.normalize)
+        return cls(found.features, names, vectors, normalize=found.normalize, prototypes=inputs is None)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -162,14 +169,18 @@ class Universe:
         return of % len(self)
 
     def measures(self, of: Object) -> Tensor:
-        """x · f_k for each feature, ``[K]``."""
-        return self.features @ self.vector(of)
+        """x · f_k − t_k for each feature, ``[K]``; without the threshold for prototypes."""
+        found = self.features @ self.vector(of)
+        if self.threshold is None or not (self.cut or isinstance(of, Tensor)):
+            return found
+        return found - self.threshold
 
     def __getitem__(self, of: Object) -> FeatureSet:
-        """The set of an object: {f_k : x · f_k > 0}."""
-        x, number = self.vector(of), None if isinstance(of, Tensor) else self._number(of)
-        label = "vector" if number is None else quote(self.names[number])
-        return FeatureSet(self, self.features @ x > 0, label, () if number is None else (number,), x)
+        """The set of an object: {f_k : x · f_k > t_k}."""
+        if isinstance(of, Tensor):
+            return FeatureSet(self, self.measures(of) > 0, "vector", of=of)
+        number = self._number(of)
+        return FeatureSet(self, self.measures(number) > 0, quote(self.names[number]), (number,), number)
 
     def __call__(self, expression: str, strongest: int | None = None) -> FeatureSet:
         """The set that an expression means.
@@ -208,11 +219,11 @@ class FeatureSet:
         mask: whether each feature is in the set, ``[K]`` of bool.
         label: how the set is printed.
         named: indices of the objects that it was made from.
-        of: the object ``[D]`` whose set it is, or None.
+        of: the object whose set it is, an index or a vector ``[D]``, or None.
     """
 
     def __init__(
-        self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: Tensor | None = None
+        self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: int | Tensor | None = None
     ):
         self.universe, self.mask, self.label, self.named, self.of = universe, mask, label, named, of
 
@@ -275,7 +286,7 @@ class FeatureSet:
         return FeatureSet(self.universe, combine(self.mask, other.mask), label, named)
 
     def measure(self, of: Object) -> float:
-        """How much of this set an object has: f(X ∩ F), the sum of x · f over the features of F that it has.
+        """How much of this set an object has: f(X ∩ F), the sum of its measures of the features of F that it has.
 
         A measure is never negative, and the measures of disjoint sets add up. That of Ω is the object's salience, Eq.
         2; ``(u["a"] - u["b"]).measure("a")`` is f(A−B) with ignorematch, Eq. 4.
@@ -300,7 +311,7 @@ class FeatureSet:
         """
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise ValueError(f"top takes a whole number of features, 0 or more; got {number!r}.")
-        of = self.of if by is None else self.universe.vector(by)
+        of = self.of if by is None else by
         if of is None:
             raise ValueError(
                 f"{self.label} is the set of no one object; say in which one to measure: .top({number}, by=...)."
@@ -317,15 +328,16 @@ class FeatureSet:
         Args:
             vectors: objects to score instead of the universe's, ``[..., D]``.
 
-        Equivalent to: ``(vectors @ features[mask].T).sum(-1)``.
+        Equivalent to: ``(vectors @ features[mask].T - threshold[mask]).sum(-1)``.
         """
         u = self.universe
         field = self.mask.to(u.features.dtype) @ u.features  # [D]
+        cut = 0.0 if u.threshold is None else u.threshold[self.mask].sum()
         if vectors is None:
-            return u.vectors @ field
+            return u.vectors @ field - cut * u.cut
         check_vectors("vectors", vectors)
         check_width("vectors", vectors, u.features)
-        return vectors.detach().to(u.vectors) @ field
+        return vectors.detach().to(u.vectors) @ field - cut
 
     def rank(self, top: int = 20, named: bool = True) -> list[tuple[str, float]]:
         """The objects that score highest in this field, with their scores.
@@ -351,8 +363,9 @@ class FeatureSet:
             named: whether objects that the set is made from are listed too.
         """
         u, likeness = self.universe, []
+        cut = u.threshold if u.threshold is not None and u.cut else 0.0
         for block in u.vectors.split(max(1, AT_ONCE // max(1, len(self.mask)))):
-            has = block @ u.features.T > 0
+            has = block @ u.features.T > cut
             both, size = has[:, self.mask].sum(-1), has.sum(-1)
             parts = both + alpha * (size - both) + beta * (len(self) - both)
             likeness.append(torch.where(both > 0, both / parts, 0.0))

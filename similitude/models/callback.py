@@ -84,13 +84,15 @@ class TverskyCallback(TensorBoardCallback):
         if isinstance(layer, DataDomain):
             return
         assert isinstance(layer, TverskyProjection | TverskySimilarity)
-        features = unsharded(layer.features.weight)
+        features, threshold = unsharded(layer.features.weight), layer.features.threshold
+        cut = torch.zeros(()) if threshold is None else unsharded(threshold)
         objects = {"inputs": self.inputs.get(layer)}
         if isinstance(layer, TverskyProjection):
             objects["prototypes"] = self._sampled(unsharded(layer.prototypes))
         for name, vectors in objects.items():
             if vectors is not None and len(vectors):
-                present = vectors.to(features) @ features.mT > 0  # [sample, K]
+                # Thresholds are for inputs.
+                present = vectors.to(features) @ features.mT > cut.to(features) * (name == "inputs")  # [sample, K]
                 yield f"{name}/present", present.float().mean().item()
                 yield f"{name}/dead", 1 - present.any(0).float().mean().item()
 
