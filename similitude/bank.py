@@ -207,7 +207,8 @@ class FeatureBank(nn.Module):
     def __setstate__(self, state: dict) -> None:
         # Banks pickled by version 0.1.0 have none of these.
         super().__setstate__({"presence": None, "hold": False, "notes": Notes(), **state})
-        self._parameters.setdefault("threshold", None)
+        if "threshold" not in self._buffers:
+            self._parameters.setdefault("threshold", None)
         for name in ("passes", "fixed", "unheld"):
             self._buffers.setdefault(name, None)
 

@@ -265,7 +265,9 @@ def init_from_data(
     if bias is not None and bank.threshold is not None:
         # What prototypes alone have lowers each output by a constant of its own.
         bias.zero_()
+        was, bank.training = bank.training, False  # these inputs are no batch of training
         means = layer(some.to(bank.weight.dtype)).mean(0)
+        bank.training = was
         bias.copy_(means.mean() - means)
 
 

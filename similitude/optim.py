@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from .bank import FeatureBank
 from .contrast import CONSTANTS, Contrast
 
-# A bank's rate relative to that of everything else: on a frozen backbone's features the full rate overfits.
+# A bank's rate relative to that of everything else, without thresholds: on a frozen backbone's features the full rate
+# overfits.
 BANK = 0.1
 
 
 def parameter_groups(
-    model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float = BANK, difference_rate: float = 1.0
+    model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float | None = None, difference_rate: float = 1.0
 ) -> list[dict[str, Any]]:
     """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
@@ -25,20 +26,28 @@ def parameter_groups(
     Args:
         model: Any module; its Tversky layers are found by themselves.
         lr: Learning rate of everything but feature banks, α, β and plain constants.
-        weight_decay: Weight decay of matrices and banks; biases, norms and α, β, θ get none.
-        bank_rate: Learning rate of feature banks, as a multiple of ``lr``.
+        weight_decay: Weight decay of matrices and banks; biases, norms, thresholds, α, β, θ and banks with fixed
+            features get none.
+        bank_rate: Learning rate of feature banks, as a multiple of ``lr``: by default 0.1, and 1 for banks with
+            thresholds, whose features are to become something.
         difference_rate: Learning rate of α and β, as a multiple of θ's. 10 helps small problems converge and makes
             large models overfit.
     """
-    banks = dict.fromkeys(p for m in model.modules() if isinstance(m, FeatureBank) for p in m.parameters())
+    banks = dict.fromkeys(m for m in model.modules() if isinstance(m, FeatureBank))
     rates = _constants(model, lr, difference_rate)
-    known = {*banks, *rates}
+    known = {*rates, *(p for bank in banks for p in bank.parameters())}
     others = [p for p in model.parameters() if p not in known]
     groups = [
         _group((p for p in others if p.dim() > 1), lr, weight_decay),
         _group((p for p in others if p.dim() <= 1), lr),
-        _group(banks, bank_rate * lr, weight_decay),
     ]
+    for cut in (False, True):
+        rate = (1.0 if cut else BANK) if bank_rate is None else bank_rate
+        chosen = [bank for bank in banks if (bank.threshold is not None) == cut]
+        # Decay would move features that are fixed, and thresholds are numbers of one axis.
+        free = [p for bank in chosen if bank.fixed is None for p in bank.parameters() if p is not bank.threshold]
+        groups.append(_group(free, rate * lr, weight_decay))
+        groups.append(_group((p for bank in chosen for p in bank.parameters() if p not in set(free)), rate * lr))
     for rate in dict.fromkeys(rates.values()):
         groups.append(_group((c for c in rates if rates[c] == rate), rate))
     return [group for group in groups if group["params"]]
