@@ -47,6 +47,10 @@ class FeatureBank(nn.Module):
         (torch.Size([5, 32]), torch.Size([32]))
     """
 
+    init: str
+    presence: float | None
+    hold: bool | int
+    weight: nn.Parameter
     threshold: Tensor | None
     passes: Tensor | None
     # Share of the last batch's objects without any feature, where a presence is held.

@@ -33,9 +33,10 @@ def check_share(name: str, value: float) -> float:
     return float(value)
 
 
-def check_presence(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
-        raise ValueError(f"presence must be a number between 0 and 1, such as 0.1; got {value!r}.")
+def check_presence(value: object, least: float = 0.0) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < 1 or value == 0:
+        wanted = f"from {least} to below 1" if least else "between 0 and 1, such as 0.1"
+        raise ValueError(f"presence must be a number {wanted}; got {value!r}.")
     return float(value)
 
 

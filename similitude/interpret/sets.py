@@ -46,6 +46,9 @@ class Universe:
     """
 
     note: str = ""  # what is not known about the scores
+    vectors: Tensor
+    features: Tensor
+    names: list[str]
 
     def __init__(
         self,
@@ -210,6 +213,12 @@ class FeatureSet:
         named: indices of the objects that it was made from.
         of: the object ``[D]`` whose set it is, or None.
     """
+
+    universe: Universe
+    mask: Tensor
+    label: str
+    named: tuple[int, ...]
+    of: Tensor | None
 
     def __init__(
         self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: Tensor | None = None
