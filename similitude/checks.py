@@ -33,10 +33,9 @@ def check_share(name: str, value: float) -> float:
     return float(value)
 
 
-def check_presence(value: object, least: float | None = None) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1 or value < (least or 0):
-        allowed = "between 0 and 1, such as 0.1" if least is None else f"from {least} to below 1"
-        raise ValueError(f"presence must be a number {allowed}; got {value!r}.")
+def check_presence(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise ValueError(f"presence must be a number between 0 and 1, such as 0.1; got {value!r}.")
     return float(value)
 
 
