@@ -267,12 +267,13 @@ class TverskyProjection(Contrast):
         if where:
             cut = () if threshold is None else (threshold,)
             sources = (prototypes, weight, *self.learned(), *cut)
-        # Other threads may put another in its place meanwhile.
-        kept = self._kept
         if where is None or any(s.is_inference() for s in sources):
-            if kept is not None:
+            # A graph that looks at what is kept is compiled again for each answer.
+            if not torch.compiler.is_compiling() and self._kept is not None:
                 self._kept = None
             return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form, threshold)
+        # Other threads may put another in its place meanwhile.
+        kept = self._kept
         if kept is None or not kept.holds(sources, (form, where), _some_columns):
             kept = self._kept = self._prepared(x, weight, threshold, sources, (form, where))
         side, scalars, dtype = kept.value

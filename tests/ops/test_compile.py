@@ -56,6 +56,19 @@ def test_gradients_are_those_of_the_layer_under_vmap_too(intersection):
     torch.testing.assert_close(mapped(x), layer(x))
 
 
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_what_eager_calls_keep_compiles_nothing_again():
+    layer, x = TverskyProjection(5, 4, 7).eval(), torch.randn(6, 5)
+    compiled = whole(layer.forward)
+    with torch.no_grad():
+        expected = layer(x)
+        torch.testing.assert_close(compiled(x), expected)
+        layer.eval()
+        torch.testing.assert_close(compiled(x), expected)
+        layer(x)
+        torch.testing.assert_close(compiled(x), expected)
+
+
 MEASURE = """
 import sys
 import torch
