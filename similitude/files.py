@@ -1,14 +1,23 @@
-"""Files that appear whole or not at all, and folders that one process works in at a time."""
+"""Files that appear whole or not at all and are checked when read, and folders that one process works in at a time."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
+
+# Digests of the files beside it, as sha256sum writes them: ``sha256sum -c SHA256SUMS`` checks them too.
+SUMS = "SHA256SUMS"
+# Bytes of text that are read at most; a device such as /dev/zero has no end.
+LONGEST = 2**28
 
 
 @contextmanager
@@ -43,12 +52,68 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file; ``ValueError`` if it is none, or has no end."""
+    with open(path, "rb") as file:
+        content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST:,} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; ``ValueError`` if it is none, or nests too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file; ``ValueError`` if it is none."""
+    return parse_json(read_text(path))
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path, names: Iterable[str]) -> None:
+    """Writes the digests of these files of the folder to SHA256SUMS, to be read by ``changed``."""
+    write_text(folder / SUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names)))
+
+
+def changed(folder: Path, names: Iterable[str]) -> list[str]:
+    """Those of the files that are there and are not as SHA256SUMS has them; none without a SHA256SUMS."""
+    path = folder / SUMS
+    if not path.exists():
+        return []
+    lines = [line.partition(b"  ") for line in path.read_bytes().split(b"\n")]
+    known = {name: digest for digest, _, name in lines}
+    there = [name for name in names if (folder / name).is_file()]
+    return [name for name in there if known.get(os.fsencode(name)) != sha256(folder / name).encode()]
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints in a run's folder, each with its steps, the newest last."""
+    found = [(re.fullmatch(r"checkpoint-([0-9]+)", path.name), path) for path in folder.iterdir()]
+    return sorted((int(name[1]), path) for name, path in found if name)
+
+
 def locked(folder: Path) -> BaseFileLock:
     """Lock on the folder, held until it is released or the process ends; ``BlockingIOError`` if another has it.
 
     A process that locks a folder twice gets the same lock.
     """
-    lock = FileLock(folder / ".lock", is_singleton=True)
+    path = folder / ".lock"
+    if path.is_symlink():
+        # Some versions of filelock would empty the file that it leads to.
+        raise OSError(errno.ELOOP, f"its .lock is a link to {path.readlink()}")
+    lock = FileLock(path, is_singleton=True)
     try:
         lock.acquire(timeout=0)
     except Timeout:

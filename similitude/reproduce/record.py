@@ -7,8 +7,9 @@
     model.safetensors the trained model, once the run has ended; the selected one, if the experiment selects
     .lock             held by the process that works here
     result.json       the result, with recipe, row, versions, device, commit, hashes of the data, time and memory
+    SHA256SUMS        digests of a checkpoint's files; beside result.json, of all that an ended run has
 
-Every file is written whole or not at all.
+Every file is written whole or not at all. A checkpoint or result that changed since is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import csv
 import errno
 import gc
+import hashlib
 import json
 import os
 import platform
@@ -28,7 +30,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata, resources
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..files import locked, whole, write_json, write_text
+from ..files import (
+    SUMS,
+    changed,
+    checkpoints,
+    locked,
+    parse_json,
+    read_json,
+    whole,
+    write_bytes,
+    write_json,
+    write_sums,
+)
 
 # Files of a run whose names other programs use too.
 WRITTEN = ("log.jsonl", "model.safetensors", "result.json")
+# Files of a checkpoint.
+CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 # Settings and experiments by the names of version 0.1.0, and their names now.
@@ -99,14 +113,16 @@ class Record:
             path = self.folder / "config.json"
             there = of_now(_read_json(path)) if path.exists() else {}
             # A folder whose run never logged a line is free for another run.
-            if there and (self.result or self._checkpoints() or (self.folder / "log.jsonl").exists()):
+            if there and (self.result or checkpoints(self.folder) or (self.folder / "log.jsonl").exists()):
                 self._check_same(there)
                 if self.result:
+                    check_whole(self.folder)
                     self._check_same({"experiment": self.result["experiment"], **self.result["config"]})
             else:
                 write_json(path, self.asked)
-            for _, folder in self._checkpoints() if self.result else ():
-                shutil.rmtree(folder)
+            # It was stopped while it ended.
+            if self.result and checkpoints(self.folder):
+                self._seal()
         except OSError as error:
             kind = WriteError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunError
             raise kind(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
@@ -131,7 +147,12 @@ class Record:
     def result(self) -> dict[str, Any] | None:
         """The content of result.json, or None if the run has not ended."""
         path = self.folder / "result.json"
-        return result_of_now(_read_json(path), self.recipe, self.row) if path.exists() else None
+        if not path.exists():
+            return None
+        content = _read_json(path)
+        if not (isinstance(content.get("config"), dict) and isinstance(content.get("result"), dict)):
+            raise RunError(f"{path} holds no result; remove it to run again, or give another --out.")
+        return result_of_now(content, self.recipe, self.row)
 
     def log(self, step: int, **values: float) -> None:
         """Appends a line to the log."""
@@ -163,13 +184,16 @@ class Record:
                     save_file(
                         {k: v.detach().contiguous().clone() for k, v in kept.items()}, half / f"{name}.safetensors"
                     )
-            about = {"seconds": self.seconds(), "commit": self.origin["commit"], "config": self.asked}
+            log = self._log()
+            about = {"step": step, "log": [len(log), hashlib.sha256(log).hexdigest()]}
+            about |= {"seconds": self.seconds(), "commit": self.origin["commit"], "config": self.asked}
             torch.save({**about, **(state or {})}, half / "state.pt")
+            write_sums(half, [name for name in CHECKPOINT if (half / name).exists()])
             for file in half.iterdir():
                 _sync(file)
             shutil.rmtree(final, ignore_errors=True)
             half.rename(final)
-        for _, folder in self._checkpoints()[:-1]:
+        for _, folder in checkpoints(self.folder)[:-1]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -182,27 +206,33 @@ class Record:
 
         names: the names that the tensors must have.
         """
-        found = self._checkpoints()
+        found = checkpoints(self.folder)
         if not found:
-            self._drop_lines_after(0)
+            self._cut_log(0)
             return None
         step, folder = found[-1]
         try:
+            if changed(folder, CHECKPOINT):
+                raise ValueError("a file is not as it was written")
             tensors = load_file(folder / "model.safetensors")
             state = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
             self.before, earlier, asked = (state.pop(key) for key in ("seconds", "commit", "config"))
-        except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, LookupError, TypeError, UnpicklingError):
+            # Version 0.1.0 wrote no sums, and neither of these.
+            own, log = state.pop("step", step), state.pop("log", None)
+            if log is not None and not (folder / SUMS).exists():
+                raise ValueError("the sums are gone")
+        except Exception:  # damaged bytes raise almost anything
             raise _damaged(folder) from None
-        if of_now(asked) != self.asked or (names is not None and tensors.keys() != set(names)):
+        if own != step or of_now(asked) != self.asked or (names is not None and tensors.keys() != set(names)):
             raise RunError(f"{folder} belongs to another run or version; remove it to start again.")
         now = self.origin["commit"]
         self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"
-        self._drop_lines_after(step)
+        self._cut_log(step, log)
         return step, tensors, state
 
     def load_best(self) -> dict[str, Tensor]:
         """The selected model of the newest checkpoint."""
-        _, folder = self._checkpoints()[-1]
+        _, folder = checkpoints(self.folder)[-1]
         try:
             return load_file(folder / "best.safetensors")
         except (OSError, SafetensorError):
@@ -222,30 +252,44 @@ class Record:
             **self.origin,
         }
         with self._writing():
-            for _, folder in self._checkpoints():
+            for _, folder in checkpoints(self.folder):
                 best = folder / "best.safetensors"
                 with whole(self.folder / "model.safetensors") as half:
                     _link(best if best.exists() else folder / "model.safetensors", half)
-            # This file ends the run, so it is written last.
+            # This file ends the run.
             write_json(self.folder / "result.json", content)
-            for _, folder in self._checkpoints():
-                shutil.rmtree(folder, ignore_errors=True)
+            self._seal()
         return content
+
+    def _seal(self) -> None:
+        """Writes the sums of a run that has ended, and removes its checkpoints."""
+        write_sums(self.folder, _sealed(self.folder))
+        for _, folder in checkpoints(self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def seconds(self) -> float:
         """Time spent in all sittings."""
         return self.before + time.perf_counter() - self.start
 
-    def _checkpoints(self) -> list[tuple[int, Path]]:
-        found = [(f.name.removeprefix("checkpoint-"), f) for f in self.folder.glob("checkpoint-*")]
-        return sorted((int(step), folder) for step, folder in found if step.isdigit())
-
-    def _drop_lines_after(self, step: int) -> None:
+    def _log(self) -> bytes:
         path = self.folder / "log.jsonl"
-        if path.exists():
-            lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+        return path.read_bytes() if path.exists() else b""
+
+    def _cut_log(self, step: int, kept: list | None = None) -> None:
+        """Drops the lines of the log that came after the checkpoint.
+
+        kept: size and digest that the log had then; None for a checkpoint of version 0.1.0.
+        """
+        path, there = self.folder / "log.jsonl", self._log()
+        if kept is None:
+            left = b"".join(line + b"\n" for line in there.split(b"\n") if _step_of(line) <= step)
+        else:
+            left = there[: kept[0]]
+            if hashlib.sha256(left).hexdigest() != kept[1]:
+                raise RunError(f"{path} is damaged; restore it, or remove {self.folder} to start again.")
+        if left != there:
             with self._writing():
-                write_text(path, "".join(line + "\n" for line in lines))
+                write_bytes(path, left)
 
     @contextmanager
     def _writing(self):
@@ -267,30 +311,42 @@ class Record:
             ) from None
 
 
+def check_whole(folder: Path) -> None:
+    """Raises if a file of a run that has ended is not as it was written."""
+    if wrong := changed(folder, _sealed(folder)):
+        raise RunError(
+            f"{folder / wrong[0]} is damaged, or was edited: restore it, or remove {folder / SUMS} to take it as it is."
+        )
+
+
 def of_now(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a config.json by the names of this version."""
     settings = {RENAMED.get(key, key): value for key, value in settings.items()}
     if "experiment" in settings:
-        settings["experiment"] = EXPERIMENTS_RENAMED.get(settings["experiment"], settings["experiment"])
+        settings["experiment"] = EXPERIMENTS_RENAMED.get(str(settings["experiment"]), settings["experiment"])
     return settings
 
 
 def result_of_now(content: dict[str, Any], recipe: str = "", row: str = "") -> dict[str, Any]:
     """The content of a result.json by the names of this version; version 0.1.0 wrote neither recipe nor row."""
-    experiment = content.get("experiment", "")
-    now = {"experiment": EXPERIMENTS_RENAMED.get(experiment, experiment), "config": of_now(content.get("config", {}))}
+    now = of_now({"experiment": content.get("experiment", "")}) | {"config": of_now(content.get("config", {}))}
     return {"experiment": "", "recipe": recipe, "row": row} | content | now
+
+
+def _sealed(folder: Path) -> list[str]:
+    """The files of a run that has ended whose sums are kept."""
+    return [file.name for file in folder.iterdir() if file.name in WRITTEN or file.suffix == ".npz"]
 
 
 def _damaged(folder: Path) -> RunError:
     return RunError(f"{folder} cannot be read, its files are damaged; remove it to start again.")
 
 
-def _step_of(line: str) -> float:
+def _step_of(line: bytes) -> float:
     """The step of a line of the log; infinity for a line that a kill cut off."""
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+        return float(parse_json(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return float("inf")
 
 
@@ -331,7 +387,7 @@ def _check_no_others(folder: Path) -> None:
 
 def _read_json(path: Path) -> dict:
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     except ValueError:
         found = None
     if not isinstance(found, dict):

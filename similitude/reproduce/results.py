@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..files import read_json
 from . import EXPERIMENTS, find
 from .record import EXPERIMENTS_RENAMED, RunError, result_of_now
 from .settings import of_row
@@ -70,7 +70,7 @@ def _checked(path: Path, name: str) -> dict:
     """The content of a result.json, or one sentence that says why it is not a result of the experiment."""
     content, why = None, ""
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
     except (ValueError, OSError):
         why = "is not JSON"
     if not why and not (isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()):

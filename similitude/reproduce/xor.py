@@ -95,8 +95,8 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         at = (slice(None), slice(None), slice(None), position)
         losses, correct = train(config, K, record.device, partial(_tell, config, progress, position))
         loss[at], right[at] = losses.reshape(loss[at].shape), correct.reshape(right[at].shape)
-        record.save(position + 1, {"loss": torch.from_numpy(loss), "right": torch.from_numpy(right)})
         record.log(position + 1, p_conv=float((right[at] == 4).mean()), loss=float(loss[at].mean()))
+        record.save(position + 1, {"loss": torch.from_numpy(loss), "right": torch.from_numpy(right)})
     record.save_arrays("outcomes", {"loss": loss.astype(np.float16), "right": right, "axes": np.array(AXES)})
     return {
         "models": loss.size,
@@ -118,8 +118,8 @@ def run_calibrated(config: Config, record: Record, progress: Callable[..., objec
     for position, K in list(enumerate(config.num_features))[len(rows) :]:
         tell = partial(_tell, config, progress, position)
         rows.append({"num_features": K, "n": config.seeds, **train_calibrated(config, K, record.device, tell)})
-        record.save(position + 1, {}, {"rows": rows})
         record.log(position + 1, p_conv=rows[-1]["p_conv"], loss=rows[-1]["loss"])
+        record.save(position + 1, {}, {"rows": rows})
     return {"models": config.seeds * len(rows), "p_conv": float(np.mean([r["p_conv"] for r in rows])), "rows": rows}
 
 

@@ -154,6 +154,11 @@ def test_the_strip_shows_what_the_run_trained(runs, tmp_path):
     shutil.copytree(runs / "mnist", folder)
     gallery.make(folder, tmp_path / "before")
     save_file(other, folder / "model.safetensors")
+    with pytest.raises(
+        RunError, match=r"model\.safetensors is damaged, or was edited: .* remove .*SHA256SUMS to take it"
+    ):
+        gallery.make(folder, tmp_path / "after")
+    (folder / "SHA256SUMS").unlink()
     gallery.make(folder, tmp_path / "after")
     same = {
         p.stem: p.read_bytes() == (tmp_path / "after" / p.name).read_bytes()
@@ -318,6 +323,7 @@ def test_wrong_folders_get_one_sentence(files, sentence, tmp_path):
 def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs / "mnist", folder)
+    (folder / "SHA256SUMS").unlink()
     whole = (folder / "images.npz").read_bytes()
     for damaged in (b"nonsense", whole[: len(whole) // 2]):
         (folder / "images.npz").write_bytes(damaged)
@@ -352,3 +358,14 @@ def test_a_result_of_another_version_is_one_sentence(runs, tmp_path):
     result = invoke(tmp_path, "--out", tmp_path / "gallery")
     assert result.stderr == "xor-paper-seed0 is of another version, with a setting 'newer'; make it again.\n"
     assert not (tmp_path / "gallery").exists()
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"step": 1, "alp', b"\xff"])
+def test_a_log_that_cannot_be_read_is_one_sentence(runs, tmp_path, line):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "ptb", folder)
+    (folder / "SHA256SUMS").unlink()
+    with open(folder / "log.jsonl", "ab") as file:
+        file.write(line)
+    with pytest.raises(RunError, match=r"^.*log\.jsonl cannot be read: .*; make it again by running the experiment\.$"):
+        gallery.make(folder, tmp_path / "out")

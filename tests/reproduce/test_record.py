@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -280,3 +281,140 @@ def test_peak_memory_is_the_runs_own(tmp_path):
     most = first.finish({})["peak_gib"]
     del large
     assert most - open_record(tmp_path / "second").finish({})["peak_gib"] > 0.2
+
+
+def copied(record, to):
+    """What a machine that stops leaves of a run's folder: all but the lock that this process holds."""
+    shutil.copytree(record.folder, to)
+    return to
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "best.safetensors", "state.pt", "SHA256SUMS"])
+def test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused(tmp_path, file):
+    record = open_record(tmp_path / "run")
+    record.save(1, {"w": torch.zeros(3)}, {"epoch": 1, "rows": [0.5, 0.25]}, {"w": torch.ones(3)})
+    path = copied(record, tmp_path / "copy") / "checkpoint-1" / file
+    content = path.read_bytes()
+    for place in range(0, len(content), max(1, len(content) // 60)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        with pytest.raises(RunError, match=r"checkpoint-1 cannot be read, its files are damaged; remove it to start"):
+            open_record(tmp_path / "copy").load()
+
+
+def test_a_checkpoint_without_its_sums_is_one_of_version_0_1_0_or_damaged(tmp_path):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(3)}, {"epoch": 1})
+    folder = tmp_path / "checkpoint-1"
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(RunError, match="its files are damaged"):
+        record.load()
+    state = torch.load(folder / "state.pt")
+    torch.save({key: value for key, value in state.items() if key not in ("step", "log")}, folder / "state.pt")
+    assert record.load()[2] == {"epoch": 1}
+
+
+def test_files_that_a_checkpoint_does_not_name_are_left_alone(tmp_path):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(3)}, {"epoch": 1})
+    (tmp_path / "checkpoint-1" / ".DS_Store").write_text("view")
+    assert record.load()[0] == 1
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(3)})
+    (tmp_path / "checkpoint-1").rename(tmp_path / "checkpoint-3")
+    with pytest.raises(RunError, match="checkpoint-3 belongs to another run or version"):
+        record.load()
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint-²", "checkpoint-٣", "checkpoint-", "checkpoint-2.half.half", "checkpoint-x"]
+)
+def test_odd_names_are_no_checkpoints(tmp_path, name):
+    record = open_record(tmp_path)
+    record.save(1, {"w": torch.zeros(3)})
+    (tmp_path / name).mkdir()
+    assert open_record(tmp_path).load()[0] == 1
+
+
+def test_the_log_is_what_it_was_at_the_checkpoint_or_refused(tmp_path):
+    record = open_record(tmp_path / "run")
+    record.log(1, loss=1.0)
+    record.save(1, {"w": torch.zeros(1)})
+    record.log(1, loss=7.0)
+    log = copied(record, tmp_path / "copy") / "log.jsonl"
+    open_record(tmp_path / "copy").load()
+    assert log.read_text() == '{"step": 1, "loss": 1.0}\n'
+    for damage in (b'{"step": 1, "loss": 1.5}\n', b"", b'{"step": 1, "loss": 1.0\xff\n'):
+        log.write_bytes(damage)
+        with pytest.raises(RunError, match=r"log\.jsonl is damaged; restore it, or remove"):
+            open_record(tmp_path / "copy").load()
+        assert log.read_bytes() == damage
+
+
+@pytest.mark.parametrize("line", [b'{"step": 1, "loss": "\xff"}', b"[" * 100_000, b'{"step": [1]}', b'{"step": 1e999}'])
+def test_lines_that_cannot_be_read_are_dropped_from_a_log_of_version_0_1_0(tmp_path, line):
+    record = open_record(tmp_path)
+    record.log(1, loss=1.0)
+    record.save(1, {"w": torch.zeros(1)})
+    folder = tmp_path / "checkpoint-1"
+    state = torch.load(folder / "state.pt")
+    torch.save({key: value for key, value in state.items() if key not in ("step", "log")}, folder / "state.pt")
+    (folder / "SHA256SUMS").unlink()
+    with open(tmp_path / "log.jsonl", "ab") as file:
+        file.write(line + b"\n")
+    assert record.load()[0] == 1
+    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{}", b"[" * 100_000, b'{"a":' * 100_000, b"3", b"", b'{"experiment": []}']
+)
+@pytest.mark.parametrize("file", ["config.json", "result.json"])
+def test_settings_and_results_that_are_no_json_are_one_sentence(tmp_path, file, content):
+    record = open_record(tmp_path / "run")
+    record.log(1, loss=1.0)
+    (copied(record, tmp_path / "copy") / file).write_bytes(content)
+    with pytest.raises(RunError, match=r"is not a JSON object|holds a run with|holds no result") as error:
+        open_record(tmp_path / "copy")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("file", ["result.json", "model.safetensors", "images.npz", "log.jsonl", "SHA256SUMS"])
+def test_a_run_that_has_ended_is_what_it_was_or_refused(tmp_path, file):
+    record = open_record(tmp_path / "run")
+    record.log(1, loss=1.0)
+    record.save_arrays("images", {"a": np.arange(3)})
+    record.save(1, {"w": torch.zeros(3)})
+    record.finish({"accuracy": 0.25})
+    path = copied(record, tmp_path / "copy") / file
+    assert open_record(tmp_path / "copy").result["result"] == {"accuracy": 0.25}
+    path.write_bytes(path.read_bytes().removesuffix(b"\n") + b" ")
+    with pytest.raises(
+        RunError, match=r"^.*is damaged, or was edited: restore it, or remove .*SUMS to take it as it is\.$"
+    ):
+        open_record(tmp_path / "copy")
+    (tmp_path / "copy" / "SHA256SUMS").unlink()
+    assert open_record(tmp_path / "copy").result
+
+
+def test_a_run_that_was_stopped_before_its_sums_gets_them(tmp_path, monkeypatch):
+    record = open_record(tmp_path)
+    record.save(3, {"a": torch.arange(3)})
+    monkeypatch.setattr(records, "write_sums", stop)
+    with pytest.raises(KeyboardInterrupt):
+        record.finish({"x": 1})
+    monkeypatch.undo()
+    assert open_record(tmp_path).result["result"] == {"x": 1}
+    assert "result.json" in (tmp_path / "SHA256SUMS").read_text()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path):
+    (tmp_path / "mine").write_text("my own")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match=r"cannot write to .*: its \.lock is a link to .*mine; give another --out\.$"):
+        open_record(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "my own"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
@@ -11,10 +10,10 @@ from importlib import import_module, resources
 from pathlib import Path
 from string import Template
 
-from ...files import write_text
+from ...files import read_json, write_text
 from ...interpret.figures.base import save
 from .. import EXPERIMENTS, find
-from ..record import RunError, make_writable, result_of_now
+from ..record import RunError, check_whole, make_writable, result_of_now
 from ..results import origin, unknown_settings
 from .runs import Made, Missing, Progress, Run
 
@@ -69,6 +68,7 @@ def _figures(runs: list[Run], progress: Progress) -> Made:
 def runs_in(folder: Path) -> list[Run]:
     """The run in this folder, or all results in it."""
     if (folder / "result.json").exists():
+        check_whole(folder)
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
         if not isinstance(run.whole, dict) or run.whole.get("experiment") not in kinds():
             raise RunError(f"{folder} holds a run of none of the experiments with figures: {', '.join(kinds())}.")
@@ -86,7 +86,7 @@ def runs_in(folder: Path) -> list[Run]:
 
 def _read(path: Path) -> dict:
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
         return result_of_now(content) if isinstance(content, dict) else content
     except (ValueError, OSError):
         raise RunError(f"{path} is not JSON that can be read; remove it, or make it again.") from None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...files import parse_json, read_text
 from ...interpret.figures.base import DASHES, SERIES, Array, array, blank, plain
-from ..record import paper
+from ..record import RunError, paper
 from .curves import alpha_beta_theta, training
 from .runs import Drawn, Made, Missing, Progress, Run
 
@@ -130,7 +131,10 @@ def _name(run: Run) -> str:
 def _trace(run: Run) -> dict[str, list[float]]:
     """step, alpha, beta and theta from the run's log; empty without them."""
     path = Path(f"{run.files}log.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    try:
+        lines = [parse_json(line) for line in read_text(path).splitlines()] if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
     keys = ("step", "alpha", "beta", "theta")
-    lines = [line for line in lines if all(key in line for key in keys)]
+    lines = [line for line in lines if isinstance(line, dict) and all(key in line for key in keys)]
     return {key: [line[key] for line in lines] for key in keys} if lines else {}
