@@ -21,9 +21,6 @@ from .presence import held, normal_threshold, upper_of, warn_of_holding
 from .usage import Counts, Through, Usage, evaluating, is_projection, observed
 from .usage import usage as usage
 
-# What is known of single features, in a bank's state.
-NOTES = "notes"
-
 
 class FeatureBank(nn.Module):
     """Ω: K learned feature vectors of width D; layers that are given one bank share it.
@@ -57,6 +54,7 @@ class FeatureBank(nn.Module):
     passes: Tensor | None
     fixed: Tensor | None
     unheld: Tensor | None
+    about: Tensor | None
     # Share of the last batch's objects without any feature, where a presence is held.
     featureless: Tensor | None = None
 
@@ -93,6 +91,11 @@ class FeatureBank(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         fill_(self.weight, self.init)
+        self.reset_thresholds()
+
+    @torch.no_grad()
+    def reset_thresholds(self) -> None:
+        """Thresholds for standard normal objects again."""
         if self.threshold is not None and self.presence is not None:
             self.threshold.copy_(normal_threshold(self.weight, self.presence))
         if self.passes is not None:
@@ -194,26 +197,33 @@ class FeatureBank(nn.Module):
                 chosen = torch.zeros(self.num_features, dtype=torch.bool, device=self.weight.device)
                 chosen[sorted(members)] = True
             self.register_buffer(mask, chosen, persistent=False)
+        self.register_buffer("about", notes.tensor().to(self.weight.device) if notes else None)
 
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.notes:
-            destination[prefix + NOTES] = self.notes.tensor()
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
-        saved = state_dict.pop(prefix + NOTES, None)
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        # Names are those of the features that are loaded: banks that have some load states without any, and vice versa.
+        saved = state_dict.get(prefix + "about")
+        self.about = None if saved is None else torch.empty_like(saved, device=self.weight.device)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         try:
             self.note(Notes() if saved is None else Notes.of(saved, self.num_features))
         except ValueError as error:
-            errors.append(f"{prefix}{NOTES}: {error}")
+            errors.append(f"{prefix}about: {error}")
 
     def __setstate__(self, state: dict) -> None:
         # Banks pickled by version 0.1.0 have none of these.
         super().__setstate__({"presence": None, "hold": False, "notes": Notes(), **state})
         if "threshold" not in self._buffers:
             self._parameters.setdefault("threshold", None)
-        for name in ("passes", "fixed", "unheld"):
+        for name in ("passes", "fixed", "unheld", "about"):
             self._buffers.setdefault(name, None)
 
     def usage(self, objects: Tensor | Iterable[Any], through: Through | None = None, threshold: float = 0.99) -> Usage:

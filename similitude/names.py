@@ -135,7 +135,7 @@ def name_feature(
     if positives is None and negatives is None:
         if feature is None:
             raise ValueError("give positives and negatives to make a feature of, or the index of a learned one.")
-        notes.names[feature] = name
+        bank.note(Notes({**notes.names, feature: name}, notes.scores, notes.fixed, notes.framed))
         return Named(feature, name, notes.scores.get(feature))
     _check_examples(positives, negatives, bank.dim)
     assert positives is not None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..initialize import SEED, SHARE, SPREAD, TILT, lean_, linear_spread
+from ..names import Notes
 from ..nn import FeatureBank, TverskyProjection
 from .hf import TverskyOptions, TverskyPreTrained, is_missing, load
 
@@ -51,9 +52,11 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
         variant: "head", or "all-1layer", in which each block's MLP is also one projection, on the head's feature bank.
         num_features: size of the bank.
         tie_word_embeddings: whether the head's prototypes are the token embedding.
-        presence: fraction of features that hidden states and prototypes have at the start, 0.5 or more, for new
-            "head" models only. None is 0.75 with calibrated product + ignorematch at feature level, where we measured
-            a gain, and 0.5 otherwise.
+        presence: fraction of features that hidden states have at the start. Below 0.5 the bank has thresholds, as a
+            FeatureBank's ``presence`` gives it. From 0.5 on features lean towards the mean of hidden states, and
+            prototypes have them as often; that is for new "head" models only. None is 0.75 with calibrated product +
+            ignorematch at feature level, where we measured a gain, and 0.5 otherwise.
+        hold: whether thresholds keep that presence, as in FeatureBank.
         kwargs: the other options are those of GPT2Config and of TverskyProjection; ``init`` applies to the bank and
             to prototypes that are not the token embedding.
     """
@@ -62,19 +65,23 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
 
     variant: str = "head"
     num_features: int = 2048
-    presence: float | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         checks.check_choice("variant", self.variant, VARIANTS)
-        if self.presence is not None and checks.check_presence(self.presence, least=0.5) != 0.5:
+        if self.presence is not None and checks.check_presence(self.presence) > 0.5:
             for name, needed in (("init", "calibrated"), ("variant", "head")):
                 if getattr(self, name) != needed:
                     got = f"{name}={getattr(self, name)!r}"
                     raise ValueError(f"presence={self.presence} needs {name}={needed!r}; got {got}.")
         # A layer on meta takes no memory, and checks its options.
-        layer = TverskyProjection(1, 1, self.num_features, device="meta", **self.layer_options())
-        self.settle(layer)
+        bank = FeatureBank(self.num_features, 1, device="meta", init=self.init, **self.thresholds())
+        self.settle(TverskyProjection(1, 1, features=bank, **self.layer_options()))
+
+    def thresholds(self) -> dict[str, Any]:
+        """Options of a bank with thresholds, where there are some."""
+        cut = self.presence is not None and self.presence < 0.5
+        return {"presence": self.presence if cut else None, "hold": self.hold}
 
 
 class TverskyGPT2PreTrainedModel(TverskyPreTrained, GPT2PreTrainedModel):
@@ -142,13 +149,15 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         self.loss_type: str = "ForCausalLM"
         leans = all(getattr(config, name) == getattr(TverskyGPT2Config, name) for name in LEANING)
         presence = config.presence or (PRESENCE if leans else 0.5)
-        features = FeatureBank(config.num_features, config.n_embd, init=config.init)
+        features = FeatureBank(config.num_features, config.n_embd, init=config.init, **config.thresholds())
+        if config.feature_notes:
+            features.note(Notes.of(config.feature_notes, config.num_features))
         self.transformer: TverskyGPT2Model = TverskyGPT2Model(config, features)
         self.lm_head: TverskyProjection = TverskyProjection(
             config.n_embd,
             config.vocab_size,
             features=features,
-            alpha_share=SHARE if presence == 0.5 else LEANING_SHARE,
+            alpha_share=SHARE if presence <= 0.5 else LEANING_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
             **config.layer_options(),
         )
@@ -164,7 +173,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             # transformers comes to the whole model last. Pretrained hidden states are kept as they are.
             prototypes = self.transformer.wte.weight if self.config.tie_word_embeddings else self.lm_head.prototypes
             new = (prototypes, self.lm_head.features.weight, self.transformer.ln_f.bias)
-            self.leans = self.presence != 0.5 and all(map(is_missing, new))
+            self.leans = self.presence > 0.5 and all(map(is_missing, new))
 
     def tie_weights(self, *args, **kwargs) -> None:
         super().tie_weights(*args, **kwargs)
@@ -217,11 +226,11 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             raise TypeError(f"from_gpt2 takes a name, a folder or a GPT2LMHeadModel; got {type(gpt2).__name__}.")
         inherited = {name: value for name, value in gpt2.config.to_dict().items() if name in names}
         config = TverskyGPT2Config(**{**inherited, "architectures": None, "dtype": gpt2.dtype, **options})
-        if config.presence not in (None, 0.5):
+        if config.presence is not None and config.presence > 0.5:
             raise ValueError(
                 f"presence={config.presence} is for new models; from_gpt2 keeps the hidden states of the GPT-2."
             )
-        config.presence = 0.5
+        config.presence = config.presence or 0.5
         for name in SIZES:
             if getattr(config, name) != getattr(gpt2.config, name):
                 here, there = getattr(config, name), getattr(gpt2.config, name)

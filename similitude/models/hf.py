@@ -44,6 +44,10 @@ class TverskyOptions:
     init: str = "calibrated"
     backend: str = "auto"
     leak: float = 0.0
+    presence: float | None = None
+    hold: bool | int = False
+    # Names of features, as a bank's notes have them; written when a model is saved.
+    feature_notes: dict[str, Any] | None = None
 
     def layer_options(self) -> dict[str, Any]:
         """Keyword arguments of the config's TverskyProjections."""
@@ -71,6 +75,15 @@ class TverskyPreTrained(nn.Module):
         for module in self.modules():
             if module.__dict__.pop(UNCALIBRATED, False):
                 start_missing_constants(module)
+            if isinstance(module, FeatureBank):
+                # What is made of notes is no part of a checkpoint, and transformers leaves it without values.
+                module.note(module.notes)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, with the names of features in the config."""
+        notes = next(m.notes for m in self.modules() if isinstance(m, FeatureBank))
+        cast(Any, self).config.feature_notes = notes.plain() if notes else None
+        return super().save_pretrained(*args, **kwargs)  # pyright: ignore
 
     @classmethod
     def from_pretrained(
@@ -92,6 +105,9 @@ def fill_missing(module: nn.Module) -> None:
 
     if isinstance(module, FeatureBank) and is_missing(module) and is_missing(module.weight):
         module.reset_parameters()
+    elif isinstance(module, FeatureBank) and module.threshold is not None and is_missing(module.threshold):
+        # The checkpoint is of a bank without thresholds.
+        module.reset_thresholds()
     if isinstance(module, TverskyProjection):
         if module.owns_prototypes and is_missing(module.prototypes):
             # Prototypes depend on the bank; if transformers comes to it later, its mark says that it is done.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from ..form import check_choice
+from ..names import Notes
 from ..nn import TverskyProjection
 from .hf import LAYER, TverskyOptions, TverskyPreTrained, load
 
@@ -30,7 +31,7 @@ except ImportError as error:
         f"similitude.models.resnet needs transformers: pip install 'similitude[hf]' ({error})."
     ) from error
 
-OPTIONS = ("head_dropout", "bias", *LAYER, "id2label", "label2id", "problem_type")
+OPTIONS = ("head_dropout", "bias", "presence", "hold", *LAYER, "id2label", "label2id", "problem_type")
 NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 
 
@@ -42,6 +43,8 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
         head_dropout: dropout of the backbone's output, before the head.
         frozen: whether the head alone trains, see TverskyResNetForImageClassification.
         bias: whether the head has a bias for each label.
+        presence, hold: those of a FeatureBank with thresholds. Set them by ``init_from_data(model.classifier, …)`` on
+            vectors that reach the head, which a ReLU has made.
         kwargs: the other options are those of ResNetConfig and of TverskyProjection.
     """
 
@@ -69,7 +72,11 @@ class TverskyResNetConfig(TverskyOptions, ResNetConfig):
         assert self.hidden_sizes
         assert self.num_labels
         options = {**self.layer_options(), "bias": self.bias, "device": device}
-        return TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
+        options |= {"presence": self.presence, "hold": self.hold}
+        head = TverskyProjection(self.hidden_sizes[-1], self.num_labels, self.num_features, **options)
+        if self.feature_notes:
+            head.features.note(Notes.of(self.feature_notes, self.num_features))
+        return head
 
 
 class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedModel):

@@ -367,7 +367,7 @@ def test_names_survive_saving(tmp_path):
 
 def test_damaged_names_are_told():
     state = named().state_dict()
-    state["features.notes"] = state["features.notes"][:-3]
+    state["features.about"] = state["features.about"][:-3]
     with pytest.raises(RuntimeError, match="the features' names cannot be read"):
         made().load_state_dict(state)
 

@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
             "intersection must be one of product, min, max, mean, gmean, softmin; got 'and'. Did you mean 'mean'?",
         ),
         (["ptb", "--smoke", "--set", "leak=7"], "leak must be a number from 0, none, to 1; got 7.0."),
-        (["ptb", "--smoke", "--set", "presence=2"], "presence must be a number from 0.5 to below 1; got 2.0."),
+        (["ptb", "--smoke", "--set", "presence=2"], "presence must be a number between 0 and 1, such as 0.1; got 2.0."),
         (["mnist", "--smoke", "--set", "weight_decay=-1"], "weight_decay must be 0 or more; got -1.0."),
         (["mnist", "--smoke", "--set", "seed=-1"], "seed must be from 0 to 4294967295; got -1."),
         (

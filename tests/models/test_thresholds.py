@@ -1,0 +1,93 @@
+"""Models of transformers with thresholds and named features."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetModel
+
+from similitude import init_from_data
+from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+from similitude.models.resnet import TverskyResNetForImageClassification
+
+TINY = dict(vocab_size=51, n_embd=16, n_layer=2, n_head=2, n_positions=12, bos_token_id=0, eos_token_id=0)
+TOKENS = torch.randint(51, (4, 9), generator=torch.Generator().manual_seed(1))
+IMAGES = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+
+
+def gpt2(**options) -> TverskyGPT2LMHeadModel:
+    torch.manual_seed(0)
+    options = {"presence": 0.1, "num_features": 64} | options
+    return TverskyGPT2LMHeadModel(TverskyGPT2Config(**TINY, **options)).eval()
+
+
+def presence(model) -> torch.Tensor:
+    hidden = model.transformer(TOKENS).last_hidden_state.reshape(-1, 16)
+    return (model.lm_head.features(hidden) > 0).float().mean()
+
+
+@pytest.mark.parametrize("variant", ["head", "all-1layer"])
+def test_hidden_states_start_with_the_presence_asked_for(variant):
+    model = gpt2(variant=variant)
+    assert model.lm_head.features.threshold is not None
+    assert presence(model).item() == pytest.approx(0.1, abs=0.05)
+    assert model(TOKENS).logits.std() < 1.5
+    assert gpt2(presence=0.75).lm_head.features.threshold is None
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_thresholds_and_names_survive_saving(hold, tmp_path):
+    model = gpt2(hold=hold)
+    bank = model.lm_head.features
+    bank.name("odd", feature=3)
+    ahead = torch.randn(300, 16)
+    bank.name("ahead", ahead[ahead[:, 0] > 0.5][:20], ahead[ahead[:, 0] < 0])
+    model.save_pretrained(tmp_path)
+    assert "ahead" in json.loads((tmp_path / "config.json").read_text())["feature_notes"]["names"].values()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    other = loaded.lm_head.features
+    assert other.names == bank.names
+    assert torch.equal(other.threshold, bank.threshold)
+    assert torch.equal(other.fixed, bank.fixed)
+    with torch.no_grad():
+        assert torch.equal(loaded(TOKENS).logits, model(TOKENS).logits)
+    with pytest.warns(UserWarning, match="the layer has no bias") if hold else nullcontext():
+        loaded.train()(TOKENS, labels=TOKENS).loss.backward()
+    k = next(k for k, name in other.names.items() if name == "ahead")
+    assert not other.weight.grad[k].any()
+    assert other.weight.grad.any()
+
+
+def test_a_checkpoint_without_thresholds_gets_some(tmp_path):
+    old = gpt2(presence=0.5)
+    old.save_pretrained(tmp_path)
+    config = TverskyGPT2Config.from_pretrained(tmp_path, presence=0.1)
+    new = TverskyGPT2LMHeadModel.from_pretrained(tmp_path, config=config)
+    assert torch.equal(new.lm_head.features.weight, old.lm_head.features.weight)
+    assert presence(new.eval()).item() == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_plain_gpt2_gets_thresholds(tmp_path):
+    GPT2LMHeadModel(GPT2Config(**TINY)).save_pretrained(tmp_path)
+    for model in (
+        TverskyGPT2LMHeadModel.from_gpt2(tmp_path, num_features=64, presence=0.1),
+        TverskyGPT2LMHeadModel.from_pretrained(
+            tmp_path, config=TverskyGPT2Config(**TINY, num_features=64, presence=0.1)
+        ),
+    ):
+        assert presence(model.eval()).item() == pytest.approx(0.1, abs=0.05)
+        assert model(TOKENS).logits.isfinite().all()
+
+
+def test_a_resnet_head_starts_from_what_reaches_it():
+    torch.manual_seed(0)
+    backbone = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"))
+    model = TverskyResNetForImageClassification.from_resnet(
+        backbone, num_labels=3, num_features=10, presence=0.25, bias=True
+    )
+    vectors = torch.rand(400, 16)
+    init_from_data(model.classifier, vectors)
+    has = (model.classifier.features(vectors) > 0).float().mean(0)
+    torch.testing.assert_close(has, torch.full((10,), 0.25), atol=1e-6, rtol=0)
+    assert model(IMAGES).logits.shape == (8, 3)
