@@ -49,6 +49,10 @@ class FeatureBank(nn.Module):
         (torch.Size([5, 32]), torch.Size([32]))
     """
 
+    init: str
+    presence: float | None
+    hold: bool | int
+    weight: nn.Parameter
     threshold: Tensor | None
     passes: Tensor | None
     fixed: Tensor | None

@@ -55,6 +55,9 @@ class TverskySimilarity(Contrast):
 
     starting_constants: tuple[float | None, ...]
     init: str
+    form: Form
+    features: FeatureBank
+    owns_features: bool
 
     def __init__(
         self,
@@ -157,6 +160,12 @@ class TverskyProjection(Contrast):
 
     starting_constants: tuple[float | None, ...]
     init: str
+    form: Form
+    features: FeatureBank
+    owns_features: bool
+    prototypes: nn.Parameter
+    owns_prototypes: bool
+    spread: float | None
     alpha_share: float = SHARE
     bias: nn.Parameter | None
 

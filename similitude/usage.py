@@ -70,7 +70,9 @@ class Usage:
 
 
 @torch.no_grad()
-def usage(bank: FeatureBank, objects: Tensor | Iterable, through: Through | None = None, threshold=0.99) -> Usage:
+def usage(
+    bank: FeatureBank, objects: Tensor | Iterable[Any], through: Through | None = None, threshold: float = 0.99
+) -> Usage:
     """How many of the objects have each feature and how strongly, and which features are dead or duplicates.
 
     Args:
@@ -101,7 +103,7 @@ class Counts:
     having: Tensor = field(init=False)  # [K]
     total: Tensor = field(init=False)  # [K], of positive measures
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         weight = self.bank.weight
         self.having = torch.zeros(len(weight), device=weight.device, dtype=torch.int64)
         self.total = torch.zeros(len(weight), device=weight.device, dtype=torch.float64)

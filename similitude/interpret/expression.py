@@ -34,6 +34,10 @@ SHOWN = 72
 class ExpressionError(ValueError):
     """An expression that cannot be read: the problem, and its ``position`` in ``text``, counted from 0."""
 
+    problem: str
+    text: str
+    position: int
+
     def __init__(self, problem: str, text: str, position: int):
         start = max(0, min(position - SHOWN // 2, len(text) - SHOWN))
         # Characters without a column, or with more than one line, would move the arrow.

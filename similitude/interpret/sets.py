@@ -48,6 +48,9 @@ class Universe:
     """
 
     note: str = ""  # what is not known about the scores
+    vectors: Tensor
+    features: Tensor
+    names: list[str]
 
     def __init__(
         self,
@@ -221,6 +224,12 @@ class FeatureSet:
         named: indices of the objects that it was made from.
         of: the object whose set it is, an index or a vector ``[D]``, or None.
     """
+
+    universe: Universe
+    mask: Tensor
+    label: str
+    named: tuple[int, ...]
+    of: Tensor | None
 
     def __init__(
         self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: int | Tensor | None = None

@@ -43,7 +43,7 @@ class TverskyCallback(TensorBoardCallback):
         super().__init__(tb_writer)
         if not isinstance(sample, int) or isinstance(sample, bool) or sample < 1:
             raise ValueError(f"sample must be a whole number of 1 or more; got {sample!r}.")
-        self.sample = sample
+        self.sample: int = sample
         self.layers: dict[str, nn.Module] = {}
         self.inputs: dict[nn.Module, Tensor] = {}
         self.undo: list[Callable[[], None]] = []

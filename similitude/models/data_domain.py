@@ -45,6 +45,8 @@ class DataDomain(Contrast):
     """
 
     backbone: Callable[[Tensor], Tensor]
+    dim: int
+    shape: tuple[int, ...]
     prototypes: nn.Parameter
     features: nn.Parameter | None
     form: Form | None  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -80,7 +80,7 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
 class TverskyGPT2PreTrainedModel(TverskyPreTrained, GPT2PreTrainedModel):
     """GPT2PreTrainedModel whose Tversky layers get their starting values."""
 
-    config_class = TverskyGPT2Config
+    config_class: Any = TverskyGPT2Config
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # With custom code transformers skips modules without parameters of their own: GPT-2's attention and MLP, whose
@@ -96,12 +96,14 @@ class TverskyMLP(nn.Module):
         dim = config.n_embd
         # As in GPT-2, a block adds less to the residual stream the more blocks there are.
         spread = SPREAD / math.sqrt(2 * config.n_layer)
-        self.projection = TverskyProjection(dim, dim, features=features, spread=spread, **config.layer_options())
+        self.projection: TverskyProjection = TverskyProjection(
+            dim, dim, features=features, spread=spread, **config.layer_options()
+        )
         # The bank is a child of the head alone. So it has one name in every state dict, and a block has no parameters
         # of other modules, as FSDP needs.
         del self.projection.features
         self.projection.__dict__["features"] = features
-        self.dropout = nn.Dropout(config.resid_pdrop)
+        self.dropout: nn.Module = nn.Dropout(config.resid_pdrop)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.dropout(self.projection(hidden_states))
@@ -137,12 +139,12 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             raise TypeError(f"config must be a TverskyGPT2Config; got {given}: for a GPT-2 that exists use from_gpt2.")
         super().__init__(config)
         # Tells Trainer that labels are shifted, so that it does not count a row's first token as a target.
-        self.loss_type = "ForCausalLM"
+        self.loss_type: str = "ForCausalLM"
         leans = all(getattr(config, name) == getattr(TverskyGPT2Config, name) for name in LEANING)
         presence = config.presence or (PRESENCE if leans else 0.5)
         features = FeatureBank(config.num_features, config.n_embd, init=config.init)
-        self.transformer = TverskyGPT2Model(config, features)
-        self.lm_head = TverskyProjection(
+        self.transformer: TverskyGPT2Model = TverskyGPT2Model(config, features)
+        self.lm_head: TverskyProjection = TverskyProjection(
             config.n_embd,
             config.vocab_size,
             features=features,

@@ -32,11 +32,11 @@ class ConvolutionStack(nn.Module):
     def __init__(self, dropout: float = 0.05, scale: float = 1.0):
         super().__init__()
         widths = zip((SHAPE[0], CHANNELS, CHANNELS), KERNELS, strict=True)
-        self.convolutions = nn.ModuleList(
+        self.convolutions: nn.ModuleList = nn.ModuleList(
             nn.Sequential(nn.Conv2d(width, CHANNELS, kernel, bias=False), nn.BatchNorm2d(CHANNELS))
             for width, kernel in widths
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout: nn.Module = nn.Dropout(dropout)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, scale)

@@ -83,7 +83,11 @@ class TverskyResNetForImageClassification(TverskyPreTrained, ResNetPreTrainedMod
     """
 
     config: TverskyResNetConfig  # pyright: ignore[reportIncompatibleVariableOverride]
-    config_class = TverskyResNetConfig
+    config_class: Any = TverskyResNetConfig
+    resnet: ResNetModel
+    dropout: nn.Module
+    classifier: TverskyProjection
+    frozen: bool
 
     def __init__(self, config: TverskyResNetConfig):
         super().__init__(config)

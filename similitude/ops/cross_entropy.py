@@ -177,6 +177,9 @@ def _chunk_rows(a: Tensor, b: Tensor) -> int:
 class Graphs:
     """Logits of chunks and their gradients by autograd, for any options."""
 
+    form: Form
+    code: str
+    wants_a: bool
     leaves: list[Tensor]
     totals: list[Tensor | None]
 
@@ -219,6 +222,13 @@ class Products:
     S = A(θB + α(J−1))ᵀ + β(I−1)Bᵀ, where I and J are the signs of A and B: four products for a chunk, no other pass
     over b. The gradients of α, β, θ then come from those of A, B and S, as in separable; careful: from a fifth product.
     """
+
+    b: Tensor
+    alpha: Tensor
+    beta: Tensor
+    theta: Tensor
+    to_b: Tensor | None
+    sums: Tensor
 
     def __init__(self, b: Tensor, scalars: Sequence[Tensor], wanted: Sequence[bool], careful: bool, kernels: bool):
         self.b, self.wanted, self.kernels = b, wanted, kernels

@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -129,7 +129,7 @@ def graphed(module: nn.Module, sample: Tensor) -> nn.Module:
     return module
 
 
-def precision(x: Tensor):
+def precision(x: Tensor) -> AbstractContextManager[Any]:
     """bfloat16 autocast if ``x`` is on a GPU."""
     return torch.autocast("cuda", dtype=torch.bfloat16) if x.is_cuda else nullcontext()
 

@@ -23,7 +23,7 @@ from .record import Record, RunError, paper
 from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, with_error
 from .settings import Count, Dropout, Seed, Size, Weight, check
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "MNISTNet": networks.MNISTNet,
     "VisualMNISTNet": networks.VisualMNISTNet,
     "TverskyMNISTNet": networks.TverskyMNISTNet,

@@ -114,7 +114,7 @@ _RATES = {
     "tversky-head": ("7e-4", "1e-3", "1.5e-3"),
     "tversky-all-1layer": ("7e-4", "1e-3", "1.5e-3"),
 }
-ROWS = {
+ROWS: dict[str, Any] = {
     "paper": [line.split() for line in _BEST.strip().splitlines()],
     "tuned": [[f"network={network}", f"lr={lr}"] for network, rates in _RATES.items() for lr in rates],
 }
@@ -296,7 +296,9 @@ def blocks(config: Config, tokens: Tensor, offset: int) -> Tensor:
     return tokens[offset : offset + n * config.length].view(n, config.length)
 
 
-def one_epoch(config: Config, model, trunk, optimizer, schedule, tokens: Tensor, say) -> tuple[float, float]:
+def one_epoch(
+    config: Config, model: nn.Module, trunk: nn.Module, optimizer: Any, schedule: Any, tokens: Tensor, say: Any
+) -> tuple[float, float]:
     """Trains on the text once, and returns the mean loss and tokens a second."""
     model.train()
     pieces = blocks(config, tokens, int(torch.randint(config.length, ())))

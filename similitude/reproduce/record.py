@@ -66,6 +66,16 @@ class Record:
     recipe, row: which line of the experiment's tables the run belongs to; see ``settings.row``.
     """
 
+    folder: Path
+    name: str
+    config: Any
+    device: str
+    recipe: str
+    row: str
+    before: float
+    start: float
+    origin: dict[str, Any]
+
     def __init__(self, folder: Path, name: str, config: Any, device: str, recipe: str = "", row: str = ""):
         self.folder, self.name, self.config, self.device = Path(folder), name, config, device
         self.recipe, self.row = recipe, row

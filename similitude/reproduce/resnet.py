@@ -190,7 +190,7 @@ def make(config: Config, classes: int) -> nn.Module:
     return backbone
 
 
-def pretrained(source: str):
+def pretrained(source: str) -> Any:
     from transformers import ResNetForImageClassification
 
     if (Path(source) / "model.json").exists():
@@ -248,7 +248,7 @@ def encode(network: Network, x: Tensor, tell: Callable[..., object] = lambda _: 
     return torch.cat(parts)
 
 
-def one_epoch(config: Config, network, trained: nn.Module, optimizer, x: Tensor, y: Tensor) -> float:
+def one_epoch(config: Config, network: nn.Module, trained: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> float:
     """Trains on all whole batches once, and returns the mean loss."""
     order = torch.randperm(len(x)).to(x.device)
     losses, size = [], min(config.batch, len(x))
@@ -268,7 +268,7 @@ def one_epoch(config: Config, network, trained: nn.Module, optimizer, x: Tensor,
 
 
 @torch.no_grad()
-def measure(network, x: Tensor, y: Tensor) -> float:
+def measure(network: nn.Module, x: Tensor, y: Tensor) -> float:
     """Accuracy, from 0 to 1."""
     right = 0
     for part, labels in zip(x.split(512), y.split(512), strict=True):

@@ -336,7 +336,7 @@ def average(
     return sorted(rows, key=lambda row: -row["p_conv"])
 
 
-FACTORS = {
+FACTORS: dict[str, tuple[str, ...]] = {
     "by_reductions": ("intersection", "difference"),
     "by_init": ("features_init", "prototypes_init"),
     "by_normalize": ("normalize",),

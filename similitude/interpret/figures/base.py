@@ -19,7 +19,7 @@ from ...files import write_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = Tensor | np.ndarray | Sequence
+Array = Tensor | np.ndarray | Sequence[Any]
 
 # Okabe and Ito's colours and the ends of viridis, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
@@ -104,7 +104,7 @@ def array(values: Any) -> np.ndarray:
     return values.detach().float().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-def plain(ax) -> None:
+def plain(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     ax.set_axisbelow(True)

@@ -74,6 +74,12 @@ class Chunks:
     Measures have no negative values here, and the gradient of one that is 0 is whatever it is.
     """
 
+    b: Tensor
+    kernel: dict[str, Any]
+    to_b: Tensor | None
+    to_sums: Tensor
+    to_scalars: Tensor
+
     def __init__(self, b: Tensor, scalars: Sequence[Tensor], options: Sequence[str], wanted: Sequence[bool]):
         self.b, self.has, self.sums = b, b.sign(), b.sum(-1, dtype=torch.float32)
         self.scalars, self.kernel, self.wanted = scalars, _settings(*options), wanted
