@@ -229,7 +229,7 @@ class FeatureSet:
     mask: Tensor
     label: str
     named: tuple[int, ...]
-    of: Tensor | None
+    of: int | Tensor | None
 
     def __init__(
         self, universe: Universe, mask: Tensor, label: str, named: tuple[int, ...] = (), of: int | Tensor | None = None
