@@ -1,3 +1,4 @@
+import gc
 import os
 
 import hypothesis
@@ -27,3 +28,12 @@ def seed():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections():
+    """Thousands of collected tests are never garbage; each collection would look at all of them again."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
