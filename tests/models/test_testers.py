@@ -21,9 +21,10 @@ pytestmark = [
     ),
 ]
 
-# A plain ResNet fails the other two of a ResNet, too.
-FAILED = {"test_model_get_set_embeddings", "test_init_weights_can_init_buffers"}
-OF_RESNET = {*FAILED, "test_hidden_states_output"}
+# These ask for the weight of an nn.Linear head, and for buffers that are not calibrated.
+OF_GPT2 = {"test_model_get_set_embeddings", "test_resize_embeddings_untied", "test_init_weights_can_init_buffers"}
+# The first two fail for a plain ResNet too.
+OF_RESNET = {"test_model_get_set_embeddings", "test_hidden_states_output", "test_init_weights_can_init_buffers"}
 
 
 @pytest.mark.parametrize(
@@ -36,5 +37,5 @@ def test_transformers_own_testers_pass(model):
     run = subprocess.run([sys.executable, ALONE, model], env=env, cwd=ROOT, capture_output=True, text=True)
     outcomes = json.loads(run.stdout)[model]
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
-    assert failed == (OF_RESNET if model == "TestTverskyResNet" else FAILED), run.stderr
-    assert sum(outcome == "passed" for outcome in outcomes.values()) > (20 if model == "TestTverskyResNet" else 80)
+    assert failed == (OF_RESNET if model == "TestTverskyResNet" else OF_GPT2), run.stderr
+    assert sum(outcome == "passed" for outcome in outcomes.values()) > (60 if model == "TestTverskyResNet" else 120)

@@ -32,7 +32,15 @@ RESNET = dict(embedding_size=10, hidden_sizes=[10, 20, 30, 40], depths=[1, 1, 2,
 HEAD = "asks for an nn.Linear head"
 UNITS = "asks that buffers start at the same numbers: units are calibrated for prototypes, which are random"
 PLAIN = "the plain model fails too, and its own tests skip or replace it"
-WHY = {"test_model_get_set_embeddings": HEAD, "test_init_weights_can_init_buffers": UNITS}
+WHY = {
+    "test_model_get_set_embeddings": HEAD,
+    "test_resize_embeddings_untied": HEAD,
+    "test_init_weights_can_init_buffers": UNITS,
+}
+
+
+# The testers run this one for models that are newer than 2023.
+ModelTesterMixin.test_can_init_all_missing_weights_before_2023 = True
 
 
 class Words(ModelTesterMixin, GenerationTesterMixin):
