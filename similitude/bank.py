@@ -143,8 +143,7 @@ class FeatureBank(nn.Module):
 
     def cut(self, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The features ``[K, D]`` and their thresholds ``[K]``, or None; ``seen`` as in ``forward``."""
-        found = self(seen=seen)
-        return found if isinstance(found, tuple) else (found, None)
+        return cut(self, seen)
 
     def fix(self) -> None:
         """Ends the holding of a presence: thresholds stay as they are from now on."""
@@ -237,6 +236,19 @@ class FeatureBank(nn.Module):
     def extra_repr(self) -> str:
         presence = "" if self.presence is None else f", presence={self.presence}"
         return f"num_features={self.num_features}, dim={self.dim}{presence}{f', hold={self.hold}' if self.hold else ''}"
+
+
+def bank_of(module: nn.Module) -> FeatureBank:
+    """The bank itself, where a program has put a module around it, as PEFT does to adapt its weight."""
+    return (
+        module if isinstance(module, FeatureBank) else next(m for m in module.modules() if isinstance(m, FeatureBank))
+    )
+
+
+def cut(bank: nn.Module, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Features and thresholds of a bank, or of a module around it, which answers in its place."""
+    found = bank(None, seen)
+    return found if isinstance(found, tuple) else (found, None)
 
 
 @dataclass(frozen=True)

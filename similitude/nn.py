@@ -15,7 +15,7 @@ from torch.types import Device
 
 from . import checks
 from . import functional as F
-from .bank import FeatureBank, Pruned, Through, prune
+from .bank import FeatureBank, Pruned, Through, bank_of, cut, prune
 from .contrast import CONSTANTS, Contrast
 from .form import Form, check_choice
 from .initialize import INITS, PAPER, SHARE, calibrate, fill_prototypes_
@@ -122,9 +122,9 @@ class TverskySimilarity(Contrast):
     def _features(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor | None]:
         """The bank and its thresholds, which may follow the objects of both sides."""
         bank = self.features
-        if not (bank.hold and self.training):
-            return bank.cut()
-        return bank.cut(torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
+        if not (bank_of(bank).hold and self.training):
+            return cut(bank)
+        return cut(bank, torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.form.described()}"
@@ -293,18 +293,18 @@ class TverskyProjection(Contrast):
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""
-        checks.check_all_pairs(x, self.prototypes, self.features.weight)
-        weight, threshold = self.features.cut()
+        weight, threshold = cut(self.features)
+        checks.check_all_pairs(x, self.prototypes, weight)
         return vectors.plan_of(x, self.prototypes, weight, self.form, rounded(x), threshold)
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The bank and its thresholds, which may follow the inputs."""
         bank = self.features
-        if not (bank.hold and self.training):
-            return bank.cut()
+        if not (bank_of(bank).hold and self.training):
+            return cut(bank)
         if x.requires_grad and self.bias is None:
             warn_of_no_bias(self)
-        return bank.cut(_compared(x, self.form))
+        return cut(bank, _compared(x, self.form))
 
     def train(self, mode: bool = True) -> TverskyProjection:
         self._kept = None

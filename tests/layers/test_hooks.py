@@ -132,3 +132,56 @@ def test_offloaded_layers_answer_as_before(where, training, tmp_path):
         assert all(p.is_meta for p in model.parameters())
         for _ in range(2):
             torch.testing.assert_close(model(x), expected)
+
+
+def adapted(target: str | None, saved: str | None = None, **options):
+    """A network with LoRA on one of its parameters, or on its first layer, and the network as it was."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = nn.Sequential(nn.Linear(6, 8), TverskyProjection(8, 5, 12, **options), nn.Linear(5, 3))
+    aims = dict(target_modules=[], target_parameters=[target]) if target else dict(target_modules=["0"])
+    before = copy.deepcopy(model)
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, modules_to_save=[saved] if saved else None, **aims)), before
+
+
+LORA = {
+    "prototypes": dict(target="1.prototypes"),
+    "bank": dict(target="1.features.weight"),
+    "bank with thresholds": dict(target="1.features.weight", presence=0.3),
+    "bank that holds": dict(target="1.features.weight", presence=0.3, hold=True, bias=True),
+    "a linear layer and the bank whole": dict(target=None, saved="1.features"),
+    "a linear layer and the layer whole": dict(target=None, saved="1"),
+}
+
+
+@pytest.mark.parametrize("case", LORA.values(), ids=LORA)
+def test_lora_learns_and_is_merged_and_unloaded(case):
+    model, before = adapted(**case)
+    x = torch.randn(40, 6)
+    torch.testing.assert_close(model(x), before(x))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, 0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert all(p.grad.abs().sum() > 0 for p in trained)
+    model.eval()
+    with torch.no_grad():
+        learned = model(x)
+        torch.testing.assert_close(model(x), learned)
+        assert (learned - before.eval()(x)).abs().max() > 0.05
+        if "hold" not in case:  # a bank that holds has moved its thresholds
+            with model.disable_adapter():
+                torch.testing.assert_close(model(x), before(x))
+        merged = model.merge_and_unload()
+        assert [type(part) for part in merged.modules()] == [type(part) for part in before.modules()]
+        torch.testing.assert_close(merged(x), learned)
+
+
+@pytest.mark.parametrize("target", ["1", "1.features"])
+def test_a_layer_as_a_target_of_lora_is_refused_by_name(target):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = nn.Sequential(nn.Linear(6, 8), TverskyProjection(8, 5, 12))
+    name = type(model.get_submodule(target)).__name__
+    with pytest.raises(ValueError, match=rf"Target module {name}\([\s\S]*\) is not supported"):
+        peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[target]))

@@ -1,4 +1,4 @@
-"""A token's logits in a padded and in a packed batch: in bfloat16 they differ by Eq. 4's jumps, and by rounding."""
+"""Logits in a padded and in a packed batch: in bfloat16 they differ by the jumps of Eq. 4, and by rounding."""
 
 import pytest
 import torch
