@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from .._text import columns
-from ..bank import FeatureBank, evaluating
+from ..bank import FeatureBank
 from ..checks import check_vectors, check_width
 from ..clusters import spherical_means
-from ..explain import objects
+from ..explain import _shares, measures, objects
 from ..nn import TverskyProjection
-from ..ops import reference
 from ..ops.modes import wide
+from ..usage import evaluating
 from . import matching
 from .matching import AT_ONCE, Bank
 from .salience import seen
@@ -88,6 +88,7 @@ class Legibility:
         featureless: share of the objects that have no feature.
         deciding: median number of features that make 80 % of a decision between the first class and the second; None
             where outputs are no sum over features.
+        feature_names: the names of the layer's features that have one.
     """
 
     layer: Matches
@@ -101,6 +102,7 @@ class Legibility:
     presence: Tensor
     featureless: float
     deciding: float | None
+    feature_names: dict[int, str]
 
     @property
     def dead(self) -> list[int]:
@@ -162,7 +164,8 @@ class Legibility:
         heads = ["MCC", *(["of k-means"] if self.kmeans else []), "of random", "1-probe", "AUC", "feature"]
         rows = [["attribute", *heads]]
         for row in self.rows():
-            rows.append([row["attribute"], *(_number(row[key]) for key in keys), str(row["feature"])])
+            feature = f"{row['feature']} {self.feature_names.get(row['feature'], '')}".strip()
+            rows.append([row["attribute"], *(_number(row[key]) for key in keys), feature])
         return rows
 
     def _notes(self) -> list[str]:
@@ -275,6 +278,7 @@ def legibility(
         objects=(len(first), len(other)),
         presence=presence.double().cpu(),
         featureless=featureless,
+        feature_names=dict(getattr(model if found is None else found.features, "names", {})),
         deciding=None if found is None else _deciding(found, vectors[first[:DECISIONS]]),
     )
 
@@ -342,17 +346,17 @@ def _matches(
     known, truth = has[first], has[other]
     own, ranked, probed, cuts, pure = [], [], [], [], []
     for part in bank.parts(len(vectors)):
-        measures = part.measures(vectors)  # [N, k]
+        found = part.measures(vectors)  # [N, k]
         if labels is not None:
-            pure.append(matching.purity(measures, labels))
-        measures = measures[first]
-        highest = measures.sort(dim=0, descending=True).values
-        own.append(matching.mcc(measures > 0, known))
-        ranked.append(matching.auc(measures, highest, known))
-        best, cut = matching.best_cut(measures, highest, known)
+            pure.append(matching.purity(found, labels))
+        found = found[first]
+        highest = found.sort(dim=0, descending=True).values
+        own.append(matching.mcc(found > 0, known))
+        ranked.append(matching.auc(found, highest, known))
+        best, cut = matching.best_cut(found, highest, known)
         probed.append(best)
         cuts.append(cut)
-    chosen, ranking, probing = (torch.cat(found).argmax(0) for found in (own, ranked, probed))  # [J] each
+    chosen, ranking, probing = (torch.cat(each).argmax(0) for each in (own, ranked, probed))  # [J] each
     by_set, by_rank, by_cut = (bank.only(k).measures(vectors[other]) for k in (chosen, ranking, probing))
     cut = torch.cat(cuts).gather(0, probing[None])[0]
     return Matches(
@@ -374,27 +378,17 @@ def _deciding(layer: TverskyProjection, vectors: Tensor) -> float | None:
     """Median number of features that make PART of the shares, by absolute value, in a decision."""
     if (layer.level, layer.model) != ("feature", "contrast") or layer.out_features < 2:
         return None
+    theirs = measures(layer, layer.prototypes.to(vectors), of_prototypes=True)  # [P, K]
     numbers = []
-    weight, threshold = layer.features.cut()
-    weight = weight.to(vectors)
-    theirs = objects(layer, layer.prototypes).to(vectors) @ weight.mT  # [P, K]
-    for part in vectors.split(max(1, AT_ONCE // (8 * len(weight)))):
-        mine = part @ weight.mT - (0.0 if threshold is None else threshold.to(vectors))
+    for part in vectors.split(max(1, AT_ONCE // (8 * theirs.shape[1]))):
         with evaluating(layer):
             top = layer(part.to(layer.prototypes.dtype)).topk(2).indices
-        for_first, for_second = (_shares(layer, mine, theirs[top[:, i]]) for i in range(2))
+        mine = measures(layer, part)
+        for_first, for_second = (torch.stack(_shares(layer, mine, theirs[top[:, i]])).sum(0) for i in range(2))
         shares = (for_first - for_second).abs().sort(dim=-1, descending=True).values
         explained = shares.cumsum(-1) / shares.sum(-1, keepdim=True).clamp(min=1e-30)
         numbers.append((explained < PART).sum(-1) + 1)
     return torch.cat(numbers).double().median().item()
-
-
-def _shares(layer: TverskyProjection, a: Tensor, b: Tensor) -> Tensor:
-    """What each feature adds to S(a, b), for measures ``[n, K]``."""
-    alpha, beta, theta = (getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta"))
-    common = theta * reference.common_terms(a, b, layer.intersection)
-    lacking = alpha * reference.distinctive_terms(a, b, layer.difference)
-    return common - lacking - beta * reference.distinctive_terms(b, a, layer.difference)
 
 
 def _cell(key: str, value: float | None) -> str:

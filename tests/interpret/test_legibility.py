@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from similitude import FeatureBank, TverskyProjection
-from similitude.explain import decision
+from similitude.explain import _shares, decision
+from similitude.explain import measures as measures_of
 from similitude.interpret import legibility, matching
 from similitude.interpret.legibility import FEWEST, halves
 
@@ -236,13 +237,8 @@ def test_deciding_features_are_those_of_decisions(options):
     found = legibility(layer, x, x[:, :3] > 1).deciding
     first = halves(N)[0][:500]
     with torch.no_grad():
-        weight, threshold = layer.features.cut()
-        from similitude.interpret.legibility import _shares
-
-        objects = nn.functional.normalize(x, dim=-1) if layer.normalize else x
-        prototypes = nn.functional.normalize(layer.prototypes, dim=-1) if layer.normalize else layer.prototypes
-        mine, theirs = objects @ weight.mT - (0 if threshold is None else threshold), prototypes @ weight.mT
-        shares = torch.stack([_shares(layer, mine, theirs[p]) for p in range(5)], 1)  # [N, P, K]
+        mine, theirs = measures_of(layer, x), measures_of(layer, layer.prototypes, of_prototypes=True)
+        shares = torch.stack([torch.stack(_shares(layer, mine, p)).sum(0) for p in theirs], 1)  # [N, P, K]
         similarities = layer(x)
         bias = 0.0 if layer.bias is None else layer.bias
         torch.testing.assert_close(shares.sum(-1) + bias, similarities, rtol=1e-4, atol=1e-4)
@@ -256,10 +252,9 @@ def test_deciding_features_are_those_of_decisions(options):
                 number += 1
             numbers.append(number)
     assert found == pytest.approx(np.median(numbers), abs=0.5)
-    if threshold is None:
-        by_hand = decision(layer, x[first[0]]).shares
-        one, two = similarities[first[0]].topk(2).indices.tolist()
-        torch.testing.assert_close(shares[first[0], one] - shares[first[0], two], by_hand, rtol=1e-4, atol=1e-4)
+    by_hand = decision(layer, x[first[0]]).shares
+    one, two = similarities[first[0]].topk(2).indices.tolist()
+    torch.testing.assert_close(shares[first[0], one] - shares[first[0], two], by_hand, rtol=1e-4, atol=1e-4)
 
 
 def test_outputs_that_are_no_sum_have_no_deciding_features():
@@ -336,6 +331,16 @@ def test_it_prints_in_less_than_30_lines_and_shows_in_a_notebook():
     best = found.rows()[0]
     assert best["this layer"] == found.layer.mcc.max().item()
     assert len(found.rows()) == D
+
+
+def test_features_are_shown_by_their_names():
+    x, has, directions = planted(J=2)
+    bank = bank_of(directions, 1.5)
+    bank.name("hole", x[has[:, 1]][:40], x[~has[:, 1]][:40])
+    named = next(iter(bank.names))
+    found = legibility(TverskyProjection(D, 3, features=bank), x, (has, ["a", "b"]))
+    assert found.feature_names == {named: "hole"}
+    assert any(line.startswith("b ") and line.endswith(f"{named} hole") for line in str(found).splitlines())
 
 
 def test_wrong_arguments_are_one_sentence():
