@@ -76,7 +76,7 @@ class Config:
         if self.length < 2 or self.width % self.heads:
             raise ValueError("length must be 2 or more, and width a multiple of heads.")
         Form.of(self.intersection, self.difference, self.level, leak=self.leak)
-        checks.check_presence(self.presence, least=0.5)
+        checks.check_presence(self.presence)
 
 
 RECIPES = {
