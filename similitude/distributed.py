@@ -178,9 +178,9 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], **options) -> nn.Module
                 f"blocks must be modules of the model; got {type(block).__name__}, which is not one of it."
             )
     banks = _shared_banks(model, blocks)
-    weights = {bank.weight for bank in banks}
+    parameters = {parameter for bank in banks for parameter in bank.parameters()}
     for block in blocks:
-        fully_shard(block, ignored_params=weights, **options)
+        fully_shard(block, ignored_params=parameters, **options)
     # The model's group takes what lies outside of blocks; its forward gathers the banks before a block needs them.
     model.add_module("shared_banks", nn.ModuleList(banks))
     try:
@@ -195,9 +195,9 @@ def _shared_banks(model: nn.Module, blocks: list[nn.Module]) -> list[FeatureBank
     groups = [*(set(block.parameters()) for block in blocks), set(_outside(model, blocks))]
     uses = Counter(parameter for group in groups for parameter in group)
     banks = [m for m in model.modules() if isinstance(m, FeatureBank) and uses[m.weight] > 1]
-    weights = {bank.weight for bank in banks}
+    theirs = {parameter for bank in banks for parameter in bank.parameters()}
     for name, parameter in model.named_parameters():
-        if uses[parameter] > 1 and parameter not in weights:
+        if uses[parameter] > 1 and parameter not in theirs:
             raise ValueError(
                 f"{name} would be in several groups, as only a feature bank may; give blocks that do not share it."
             )

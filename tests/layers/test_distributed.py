@@ -26,6 +26,7 @@ from similitude import FeatureBank, TverskyProjection, convert
 from similitude.distributed import PrototypeParallel, shard
 from similitude.models.callback import TverskyCallback
 from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
+from similitude.presence import upper_of
 
 # 51 tokens do not divide by two.
 TINY = dict(vocab_size=51, n_embd=16, n_layer=2, n_head=2, n_positions=12, bos_token_id=0, eos_token_id=0)
@@ -33,14 +34,24 @@ STILL = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 TOKENS = torch.randint(51, (4, 9), generator=torch.Generator().manual_seed(1))
 
 
-def gpt2(variant="all-1layer", tied=True) -> nn.Module:
+def gpt2(variant="all-1layer", tied=True, **options) -> nn.Module:
     torch.manual_seed(0)
-    config = TverskyGPT2Config(**TINY, **STILL, variant=variant, tie_word_embeddings=tied, num_features=24)
+    config = TverskyGPT2Config(**TINY, **STILL, variant=variant, tie_word_embeddings=tied, num_features=24, **options)
     return TverskyGPT2LMHeadModel(config).double()
 
 
 def untied() -> nn.Module:
     return gpt2("head", tied=False)
+
+
+def cut() -> nn.Module:
+    """With thresholds, a feature that is named and fixed, and prototypes that are no tokens."""
+    torch.manual_seed(0)
+    options = dict(variant="all-1layer", tie_word_embeddings=False, num_features=24, presence=0.3)
+    model = TverskyGPT2LMHeadModel(TverskyGPT2Config(**TINY, **STILL, **options)).double()
+    examples = torch.randn(60, 16, dtype=torch.float64)
+    model.lm_head.features.name("ahead", examples[examples[:, 0] > 0], examples[examples[:, 0] < 0])
+    return model
 
 
 def converted() -> nn.Module:
@@ -126,6 +137,10 @@ CASES = {
     "fsdp, bank in each block": Case(converted, by_shard, of_logits),
     "fsdp, bank in blocks only": Case(Stack, by_shard, squares),
     "tp": Case(gpt2, by_prototypes, halves=False),
+    "ddp, thresholds": Case(cut, by_ddp),
+    "fsdp, thresholds": Case(cut, by_block),
+    "fsdp, thresholds of a bank in each block": Case(cut, by_shard),
+    "tp, thresholds": Case(cut, by_prototypes, halves=False),
     "tp, untied": Case(untied, by_prototypes, halves=False),
     "tp, whole logits": Case(gpt2, by_prototypes, of_logits, halves=False),
     "tp, loss_parallel": Case(gpt2, by_logits, of_logits, halves=False),
@@ -201,6 +216,21 @@ def by_trainer(output: Path | str, batch: int) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
+def held() -> dict[str, Tensor]:
+    """Thresholds of both processes after a batch of their own, and those of the batches by themselves."""
+    torch.manual_seed(0)
+    layer = TverskyProjection(6, 5, 8, bias=True, presence=0.2, hold=True)
+    x = torch.randn(2, 50, 6, generator=torch.Generator().manual_seed(3))[dist.get_rank()]
+    own = upper_of(x, layer.features.weight.detach(), 0.2)
+    layer(x)
+    found = {"own": own, "held": layer.features.threshold}
+    for name, value in found.items():
+        both = [torch.empty_like(value) for _ in range(2)]
+        dist.all_gather(both, value)
+        found[name] = torch.stack(both)
+    return found
+
+
 def refusals() -> dict[str, str]:
     """What is said of what cannot be."""
     tied, other, few, own = gpt2(), nn.Embedding(51, 16), TverskyProjection(2, 1, 3), converted()
@@ -237,7 +267,9 @@ def main(output: str) -> None:
             found[name] = trained(case, alone=False)
     found |= {f"loss {name}": loss_and_gradients(options, alone=False) for name, options in LOSSES.items()}
     whole = StateDictOptions(full_state_dict=True)
+    found["named"] = get_model_state_dict(by_shard(cut()), options=whole)
     found["states"] = [get_model_state_dict(spread(gpt2()), options=whole) for spread in (by_shard, by_prototypes)]
+    found["held"] = held()
     found["refusals"] = refusals()
     found["trainer"] = by_trainer(f"{output}/trainer", batch=2)
     if dist.get_rank() == 0:
@@ -297,6 +329,23 @@ def test_a_state_gathered_from_all_processes_loads_in_one(i, two):
     model.load_state_dict(two[0]["states"][i])
     assert_same(dict(model.named_parameters()), dict(start.named_parameters()))
     assert model.lm_head.prototypes is model.transformer.wte.weight
+
+
+def test_held_thresholds_are_averaged_over_processes(two):
+    found = two[0]["held"]
+    assert torch.equal(found["held"][0], found["held"][1])
+    torch.testing.assert_close(found["held"][0], found["own"].mean(0))
+
+
+def test_names_are_in_a_state_gathered_from_all_processes(two):
+    start, model = cut(), gpt2(tied=False, presence=0.3)
+    model.load_state_dict(two[0]["named"])
+    assert (
+        model.lm_head.features.names
+        == start.lm_head.features.names
+        == {next(iter(start.lm_head.features.names)): "ahead"}
+    )
+    assert_same(dict(model.named_parameters()), dict(start.named_parameters()))
 
 
 def test_trainer_on_two_processes_ends_where_it_does_on_one_and_only_the_first_logs(two, tmp_path):

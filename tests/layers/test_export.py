@@ -33,6 +33,14 @@ NAMES = ("intersection", "difference", "level", "model")
 COMBINATIONS = [dict(zip(NAMES, line.split(), strict=True)) for line in OPTIONS.strip().splitlines()]
 
 
+def cut() -> TverskyProjection:
+    """With thresholds and a feature that is named and fixed."""
+    layer = TverskyProjection(12, 7, 9, presence=0.2)
+    examples = torch.randn(60, 12)
+    layer.features.name("ahead", examples[examples[:, 0] > 0], examples[examples[:, 0] < 0])
+    return layer
+
+
 class Heads(nn.Module):
     """Projections with all the combinations, side by side: exporting each would take three times as long."""
 
@@ -44,6 +52,7 @@ class Heads(nn.Module):
             TverskyProjection(12, 7, **common, **c, normalize=c["intersection"] == "gmean", bias=c["model"] == "ratio")
             for c in COMBINATIONS
         ]
+        layers += [cut()]
         self.layers = nn.ModuleList(layers)
         for layer in layers:
             if layer.bias is not None:
