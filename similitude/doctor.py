@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 from collections.abc import Iterator
 from importlib import metadata
@@ -9,7 +10,9 @@ from importlib import metadata
 import torch
 
 from . import __version__
-from .functional import BACKENDS, tversky_projection
+from .form import BACKENDS, DIFFERENCES, INTERSECTIONS, Form
+from .functional import tversky_projection
+from .ops.plan import plan
 
 LIBRARIES = ("numpy", "safetensors", "transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
 
@@ -21,11 +24,12 @@ class BrokenBackend(Exception):
 def report() -> Iterator[str]:
     """The lines of the report; raises ``BrokenBackend`` after the last one if a backend is broken.
 
-    Each section is a function of its own. A further section, such as which code runs for which form, is one more.
+    Each section is a function of its own.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     yield from versions()
     yield from devices()
+    yield from codes(device)
     yield from backends(device)
 
 
@@ -54,6 +58,15 @@ def devices() -> Iterator[str]:
         yield f"  cuda:{i}: {gpu.name}, {gpu.total_memory / 2**30:.1f} GiB"
     if torch.backends.mps.is_available():
         yield "  mps: yes"
+
+
+def codes(device: torch.device) -> Iterator[str]:
+    """Which code runs for each form at feature level, in float32 and in bfloat16."""
+    yield f"code that runs on {device}, in float32 and in bfloat16"
+    for intersection, difference in itertools.product(INTERSECTIONS, DIFFERENCES):
+        form = Form.of(intersection, difference)
+        found = [plan(form, 64, 16, 64, dtype, device.type).code for dtype in (torch.float32, torch.bfloat16)]
+        yield f"  {intersection} + {difference}: {', '.join(found)}"
 
 
 def backends(device: torch.device) -> Iterator[str]:

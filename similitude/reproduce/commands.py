@@ -96,10 +96,10 @@ def reproduce(
     stopped = f"stopped; resume from the last checkpoint with: {shlex.join(['similitude', *sys.argv[1:]])}"
     settings = (settings or []) + ([] if seed is None else [f"seed={seed}"])
     with sentences(needs, stopped, RunError, DataError, ImportError):
-        if share and not every:
+        if share and not (every or listed):
             fail("--share divides the rows of --all; add --all.", code=2)
         elif listed:
-            for line in run.commands(name, recipe, settings, smoke):
+            for line in run.commands(name, recipe, settings, smoke, share or "1/1"):
                 typer.echo(f"similitude reproduce {line}")
         elif every:
             run.run_all(name, recipe, settings, out, results, device, smoke, share or "1/1", Console())

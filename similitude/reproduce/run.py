@@ -110,12 +110,17 @@ def run_all(
     return done
 
 
-def commands(name: str, recipe: str = "paper", settings: Iterable[str] = (), smoke: bool = False) -> list[str]:
-    """The arguments of ``similitude reproduce`` for each row of the experiment's table."""
-    experiment = find(name)
+def commands(
+    name: str, recipe: str = "paper", settings: Iterable[str] = (), smoke: bool = False, share: str = "1/1"
+) -> list[str]:
+    """The arguments of ``similitude reproduce`` for each row of the experiment's table, or of a share of it."""
+    experiment, (first, step) = find(name), _share(share)
     start = [name, *(["--recipe", recipe] if recipe != "paper" else []), *(["--smoke"] if smoke else [])]
     table = rows(experiment, recipe, list(settings), smoke)
-    return [shlex.join([*start, *(word for setting in one for word in ("--set", setting))]) for one in table]
+    return [
+        shlex.join([*start, *(word for setting in one for word in ("--set", setting))])
+        for one in table[first - 1 :: step]
+    ]
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The commands: what they print, what they write, and how they fail."""
 
+import itertools
 import runpy
 import sys
 from dataclasses import replace
@@ -15,7 +16,8 @@ pytest.importorskip("rich")
 
 from typer.testing import CliRunner
 
-from similitude import __version__, cli, doctor
+from similitude import TverskyProjection, __version__, cli, doctor
+from similitude.form import DIFFERENCES, INTERSECTIONS
 from similitude.reproduce import demo
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -80,6 +82,18 @@ def test_doctor_lists_every_library_and_backend():
         assert f"\n  {backend}: " in result.stdout
     for backend in ("auto", "reference", "torch"):
         assert f"\n  {backend}: yes\n" in result.stdout
+
+
+def test_doctor_says_which_code_a_layer_runs():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    said = invoke("doctor").stdout
+    for intersection, difference in itertools.product(INTERSECTIONS, DIFFERENCES):
+        codes = []
+        for dtype in (torch.float32, torch.bfloat16):
+            options = dict(intersection=intersection, difference=difference, device=device, dtype=dtype)
+            x = torch.randn(64, 8, device=device, dtype=dtype)
+            codes.append(TverskyProjection(8, 16, 64, **options).plan(x).code)
+        assert f"\n  {intersection} + {difference}: {codes[0]}, {codes[1]}\n" in said
 
 
 @pytest.mark.parametrize("wrong", [1.0, float("nan")])

@@ -310,6 +310,13 @@ def test_a_listed_command_runs_its_row(name, recipe):
         assert of_recipe(experiment, recipe, given) == of_recipe(experiment, recipe, row)
 
 
+@pytest.mark.parametrize("step", [1, 3, 40])
+def test_shares_of_the_list_are_all_lines_once(step):
+    listed = [commands("ptb", share=f"{first}/{step}") for first in range(1, step + 1)]
+    assert sorted(line for lines in listed for line in lines) == sorted(commands("ptb"))
+    assert max(map(len, listed)) - min(map(len, listed)) <= 1
+
+
 def test_shares_are_all_rows_once(tmp_path):
     few = ["num_features=1", "seeds=1", "steps=3"]
     rows_of = {}

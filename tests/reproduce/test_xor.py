@@ -8,7 +8,7 @@ import torch
 
 from similitude import TverskyProjection, parameter_groups
 from similitude.form import DIFFERENCES, INTERSECTIONS
-from similitude.reproduce import xor
+from similitude.reproduce import xor, xor_models
 from similitude.reproduce.record import Record
 
 PLAIN = dict(init="uniform", parametrization="plain")
@@ -22,11 +22,11 @@ def quiet(*_, **__):
 @pytest.mark.parametrize("K", [1, 4])
 def test_stacked_models_give_what_single_layers_give(level, K):
     config = replace(xor.SMOKE, level=level, seeds=2)
-    models = xor.start(config, K, "cpu")
+    models = xor_models.start(config, K, "cpu")
     with torch.no_grad():
         models.constants.uniform_(0.2, 1.5)
     x = torch.tensor(xor.POINTS)
-    S = xor.similarities(models, x, level)
+    S = xor_models.similarities(models, x, level)
     M = 3 * 3 * config.seeds
     assert len(S) == 12 * 2 * M
     for g, (intersection, difference) in enumerate((i, d) for i in INTERSECTIONS for d in DIFFERENCES):
@@ -46,7 +46,7 @@ def test_stacked_models_give_what_single_layers_give(level, K):
 def test_a_stacked_model_trains_as_it_does_alone():
     config = replace(xor.SMOKE, steps=20, seeds=1)
     losses, _ = xor.train(config, 4, "cpu", quiet)
-    models = xor.start(config, 4, "cpu")
+    models = xor_models.start(config, 4, "cpu")
     for i in (0, 50, 150):
         group, rest = divmod(i, 18)
         options = dict(intersection=INTERSECTIONS[group // 2], difference=DIFFERENCES[group % 2], level="set")
