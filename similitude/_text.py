@@ -1,6 +1,7 @@
-"""Text tables for ``print``."""
+"""Text tables for ``print``, and the same text in a notebook."""
 
 from collections.abc import Iterable, Sequence
+from html import escape
 from itertools import zip_longest
 
 
@@ -19,3 +20,8 @@ def columns(rows: Iterable[Sequence[object]], left: int = 1, gap: int = 2) -> st
         padded = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
         lines.append((" " * gap).join(padded).rstrip())
     return "\n".join(lines)
+
+
+def as_html(shown: object) -> str:
+    """What ``print`` shows, for a notebook: a class takes it as its ``_repr_html_``."""
+    return f"<pre>{escape(str(shown))}</pre>"

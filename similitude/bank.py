@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from . import checks
+from ._text import as_html
 from .batches import batches, inputs_of
 from .contrast import Contrast
 from .form import check_choice
@@ -272,6 +273,9 @@ class Pruned:
         folded = f", {len(self.folded)} of them folded into the bias" if self.folded else ""
         before = len(self.kept) + len(self.removed)
         return f"{self.bank}: {before} -> {len(self.kept)}, {len(self.removed)} removed{folded}"
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ._text import columns
+from ._text import as_html, columns
 from .checks import short
 from .form import check_choice
 from .initialize import linear_spread
@@ -90,6 +90,7 @@ class Conversion:
         return columns([_cut(cells, widths) for cells in lines], left=3)
 
     __repr__ = __str__
+    _repr_html_ = as_html
 
 
 @dataclass(frozen=True)

@@ -221,18 +221,23 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[found]
 
     def explain(
-        self, X, label=None, top: int = 10, feature_names: Sequence[str] | None = None
+        self, X, label=None, top: int = 6, feature_names: Sequence[str] | None = None
     ) -> list[Explanation] | Explanation:
         """An Explanation of each row's similarity to a class; a single one if X is a single row.
 
         Args:
-            X: Rows, ``(n, columns)``, or one row, ``(columns,)``.
+            X: Rows, ``(n, columns)``, or one row, ``(columns,)``; in a Pipeline those that its other steps return.
             label: The class to explain, by default the predicted one.
             top: Number of features that are printed.
             feature_names: A name for each feature. By default a feature is named by the two columns that weigh most in
                 it, if X had column names at ``fit``.
         """
         check_is_fitted(self)
+        if (hasattr(X, "columns") or hasattr(X, "to_frame")) and not hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                "X has names of columns and fit got none: in a Pipeline give the rows that its other steps return, "
+                "pipe[:-1].transform(X)."
+            )
         one = np.ndim(X) == 1
         if one:
             X = X.to_frame().T if hasattr(X, "to_frame") else np.reshape(X, (1, -1))

@@ -8,21 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ._text import columns
+from ._text import as_html, columns
 from .checks import check_vectors, check_width
 from .ops import reference
 from .ops.modes import wide
+from .reach import class_names, comparison, one, projection, seen
 
 if TYPE_CHECKING:
-    from .nn import TverskyProjection
+    from .nn import TverskyProjection, TverskySimilarity
+
+    Layer = TverskyProjection | TverskySimilarity
 
 Names = Sequence[str] | Mapping[int, str]
+
+# Features of each kind that are printed: three kinds of them with headings fit a screen.
+TOP = 6
 
 # Of the bars in a notebook: common, input only, prototype only.
 COLOURS = ("#0072b2", "#d55e00", "#cc79a7")
@@ -83,6 +89,8 @@ class Explanation:
             rows.append(["bias", "", "", f"{self.bias:+.4f}"])
         return f"{self._title()}  similarity {self.similarity:+.4f}\n{columns(rows)}"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         """A table with bars, for notebooks."""
         largest = max([part.abs().max().item() for _, part in self.parts()] + [1e-12])
@@ -112,23 +120,42 @@ class Explanation:
 
 @torch.no_grad()
 def explain(
-    layer: TverskyProjection,
-    x: Tensor,
+    model: Any,
+    x: Any,
     prototype: int | str | None = None,
-    top: int = 10,
+    top: int = TOP,
     feature_names: Sequence[str] | None = None,
     prototype_names: Sequence[str] | None = None,
+    *,
+    layer: str | None = None,
 ) -> Explanation:
     """Shares of all features in the similarity of one input to one prototype.
 
     Args:
-        layer: a TverskyProjection with ``level="feature"`` and ``model="contrast"``.
-        x: one input, ``[D]``.
+        model: what has a TverskyProjection with ``level="feature"`` and ``model="contrast"``: as in ``Universe.of``.
+        x: one input of the model; of a layer, ``[D]``.
         prototype: index of the prototype, or its name among ``prototype_names``; by default the most similar one.
         top: how many features of each kind are printed.
         feature_names: names of all K features.
-        prototype_names: names of all P prototypes.
+        prototype_names: names of all P prototypes; by default a classifier's classes.
+        layer: name of the layer where the model has several.
     """
+    return _explanation(*_given(model, x, layer, prototype_names), prototype, top, feature_names)
+
+
+def _given(model: Any, x: Any, layer: str | None, names: Sequence[str] | None) -> tuple[Any, Tensor, Any]:
+    """The model's projection, the vector that reaches it for x, and names of its prototypes."""
+    return projection(model, layer), one(model, x, layer), class_names(model) if names is None else names
+
+
+def _explanation(
+    layer: TverskyProjection,
+    x: Tensor,
+    prototype_names: Sequence[str] | None,
+    prototype: int | str | None,
+    top: int,
+    feature_names: Sequence[str] | None,
+) -> Explanation:
     _check_arguments(layer, top, feature_names)
     _check_one("x", x, layer)
     P = layer.out_features
@@ -183,33 +210,41 @@ class Pair:
             rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
         return columns(rows)
 
+    __repr__ = __str__
+    _repr_html_ = as_html
+
 
 @torch.no_grad()
 def pair(
-    layer: TverskyProjection,
-    a: Tensor,
-    b: Tensor,
-    top: int = 10,
+    model: Any,
+    a: Any,
+    b: Any,
+    top: int = TOP,
     names: tuple[str, str] = ("A", "B"),
     feature_names: Sequence[str] | None = None,
+    *,
+    layer: str | None = None,
 ) -> Pair:
     """Shares of all features in the similarity of two objects, both ways round.
 
     Args:
-        layer: a TverskyProjection, of which the bank, α, β, θ and options are used, and no prototype.
-        a: the first object, ``[D]``.
-        b: the second object, ``[D]``.
+        model: what has a Tversky layer, as in ``Universe.of``; of the layer the bank, α, β, θ and options are used.
+        a: the first object, an input of the model; of a layer, ``[D]``.
+        b: the second object.
         top: how many features of each kind are printed.
         names: names of the two objects.
         feature_names: names of all K features.
+        layer: name of the layer where the model has several.
     """
-    _check_arguments(layer, top, feature_names)
-    _check_one("a", a, layer)
-    _check_one("b", b, layer)
-    a, b = measures(layer, torch.stack([a, b]))
-    parts, back = _shares(layer, a, b), _shares(layer, b, a)
+    found = comparison(model, layer)
+    _check_arguments(found, top, feature_names)
+    a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
+    _check_one("a", a, found)
+    _check_one("b", b, found)
+    a, b = measures(found, torch.stack([a, b]))
+    parts, back = _shares(found, a, b), _shares(found, b, a)
     forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
-    return Pair(forth, reverse, *parts, a, b, top, names, _names(layer, feature_names))
+    return Pair(forth, reverse, *parts, a, b, top, names, _names(found, feature_names))
 
 
 @dataclass(frozen=True)
@@ -252,39 +287,46 @@ class Decision:
             rows.append(["  bias", "", "", "", f"{self.bias:+.4f}"])
         return columns(rows)
 
+    __repr__ = __str__
+    _repr_html_ = as_html
+
 
 @torch.no_grad()
 def decision(
-    layer: TverskyProjection,
-    x: Tensor,
+    model: Any,
+    x: Any,
     chosen: int | str | None = None,
     other: int | str | None = None,
     top: int = 10,
     feature_names: Sequence[str] | None = None,
     prototype_names: Sequence[str] | None = None,
+    *,
+    layer: str | None = None,
 ) -> Decision:
     """Shares of all features in the difference of an input's similarities to two classes.
 
     Args:
-        layer: a TverskyProjection with ``level="feature"`` and ``model="contrast"``.
-        x: one input, ``[D]``.
+        model: what has a TverskyProjection with ``level="feature"`` and ``model="contrast"``: as in ``Universe.of``.
+        x: one input of the model; of a layer, ``[D]``.
         chosen: index or name of the class decided for; by default the most similar one.
         other: index or name of the class decided against, such as the right one after a wrong answer; by default
             the runner-up.
         top: how many features are printed.
         feature_names: names of all K features.
-        prototype_names: names of all P classes.
+        prototype_names: names of all P classes; by default a classifier's.
+        layer: name of the layer where the model has several.
     """
-    if layer.out_features < 2:
+    found, x, names = _given(model, x, layer, prototype_names)
+    if found.out_features < 2:
         raise ValueError("a layer with one prototype has no runner-up.")
-    chosen, other = (None if p is None else _index_of(p, prototype_names) for p in (chosen, other))
-    _check_one("x", x, layer)
-    order = layer(x).argsort(descending=True, stable=True).tolist()
+    chosen, other = (None if p is None else _index_of(p, names) for p in (chosen, other))
+    _check_one("x", x, found)
+    order = found(x).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
     second = next(p for p in order if p != first) if other is None else other
     if first == second:
         raise ValueError(f"chosen and other must be two classes; got {first} twice.")
-    mine, theirs = (explain(layer, x, p, top, feature_names, prototype_names) for p in (first, second))
+    mine, theirs = (_explanation(found, x, names, p, top, feature_names) for p in (first, second))
     difference, bias = mine.similarity - theirs.similarity, mine.bias - theirs.bias
     return Decision(first, second, difference, bias, mine.shares() - theirs.shares(), mine, theirs, top)
 
@@ -310,6 +352,9 @@ class Region:
         n = len(self.features)
         return f"{self.name}: {n} feature{'s' * (n != 1)}; best shown by {found}"
 
+    __repr__ = __str__
+    _repr_html_ = as_html
+
 
 @dataclass(frozen=True)
 class Venn:
@@ -325,32 +370,38 @@ class Venn:
     def __str__(self) -> str:
         return "\n".join(map(str, self.regions()))
 
+    __repr__ = __str__
+    _repr_html_ = as_html
+
 
 @torch.no_grad()
-def venn(layer: TverskyProjection, a: Tensor, b: Tensor, vectors: Tensor, top: int = 9) -> Venn:
+def venn(model: Any, a: Any, b: Any, vectors: Any, top: int = 9, *, layer: str | None = None) -> Venn:
     """The examples that best show A−B, A∩B and B−A for two objects.
 
     An example's score in a set F is the paper's semantic score, s(x) = Σ_{f∈F} f·x.
 
     Args:
-        layer: a TverskyProjection, of which the bank and ``normalize`` are used.
-        a: the first object, ``[D]``.
-        b: the second object, ``[D]``.
-        vectors: the data set to take examples from, ``[N, D]``.
+        model: what has a Tversky layer, as in ``Universe.of``; of the layer the bank and ``normalize`` are used.
+        a: the first object, an input of the model; of a layer, ``[D]``.
+        b: the second object.
+        vectors: the data set to take examples from, N inputs of the model; of a layer, ``[N, D]``.
         top: how many examples of each set.
+        layer: name of the layer where the model has several.
     """
+    found = comparison(model, layer)
     _check_top(top)
-    _check_one("a", a, layer)
-    _check_one("b", b, layer)
-    a_has, b_has = (measures(layer, x) > 0 for x in (a, b))
-    x = objects(layer, vectors)
+    a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
+    _check_one("a", a, found)
+    _check_one("b", b, found)
+    a_has, b_has = (measures(found, x) > 0 for x in (a, b))
+    x = objects(found, vectors if found is model else seen(model, vectors, layer)[1])
     if x.dim() != 2:
         raise ValueError(f"vectors must be [N, D]; got shape {list(x.shape)}.")
     sets = {"A−B": a_has & ~b_has, "A∩B": a_has & b_has, "B−A": b_has & ~a_has}
-    return Venn(*(_region(name, members, layer, x, top) for name, members in sets.items()))
+    return Venn(*(_region(name, members, found, x, top) for name, members in sets.items()))
 
 
-def _region(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top: int) -> Region:
+def _region(name: str, members: Tensor, layer: Layer, x: Tensor, top: int) -> Region:
     scores = x @ layer.features.weight[members].to(x.dtype).sum(0)
     if layer.features.threshold is not None:
         scores -= layer.features.threshold[members].to(x.dtype).sum()
@@ -358,7 +409,7 @@ def _region(name: str, members: Tensor, layer: TverskyProjection, x: Tensor, top
     return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
 
 
-def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
+def objects(layer: Layer, vectors: Tensor) -> Tensor:
     """The vectors as the layer compares them, normalised if it does that, in float32 or better."""
     check_vectors("vectors", vectors)
     check_width("vectors", vectors, layer.features.weight)
@@ -367,7 +418,7 @@ def objects(layer: TverskyProjection, vectors: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measures(layer: TverskyProjection, vectors: Tensor, of_prototypes: bool = False) -> Tensor:
+def measures(layer: Layer, vectors: Tensor, of_prototypes: bool = False) -> Tensor:
     """x · f_k − t_k of each vector and feature, as the layer takes them: ``[..., D]`` -> ``[..., K]``.
 
     Thresholds are for inputs: the measure of a prototype is p · f_k.
@@ -377,7 +428,7 @@ def measures(layer: TverskyProjection, vectors: Tensor, of_prototypes: bool = Fa
     return found if bank.threshold is None or of_prototypes else found - bank.threshold.to(x.dtype)
 
 
-def framed(layer: TverskyProjection) -> Tensor | None:
+def framed(layer: Layer) -> Tensor | None:
     """Which features are of the usual start in a bank that is partly from data, ``[K]`` of bool, or None."""
     bank = layer.features
     if not bank.notes.framed:
@@ -387,7 +438,7 @@ def framed(layer: TverskyProjection) -> Tensor | None:
     return found
 
 
-def _shares(layer: TverskyProjection, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What each feature adds to S(a, b) as common, as a's alone and as b's alone, for measures ``[K]``."""
     alpha, beta, theta = (getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta"))
     common = theta * reference.common_terms(a, b, layer.intersection)
@@ -434,7 +485,7 @@ def _by_origin(shares: Tensor, framed: Tensor | None, blank: int) -> list[list[s
     return [[name, *[""] * blank, f"{part.sum():+.4f}"] for name, part in parts]
 
 
-def _names(layer: TverskyProjection, given: Sequence[str] | None) -> Names | None:
+def _names(layer: Layer, given: Sequence[str] | None) -> Names | None:
     """The names given, or those that the bank has."""
     return given if given is not None else layer.features.names or None
 
@@ -456,11 +507,11 @@ def _index_of(prototype: int | str, names: Sequence[str] | None) -> int:
     return prototype
 
 
-def _check_one(name: str, x: Tensor, layer: TverskyProjection) -> None:
-    if not isinstance(x, Tensor) or list(x.shape) != [layer.in_features]:
+def _check_one(name: str, x: object, layer: Layer) -> None:
+    if not isinstance(x, Tensor) or list(x.shape) != [layer.features.dim]:
         given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         hint = f": explain one at a time, {name}[0]" if isinstance(x, Tensor) and x.dim() > 1 else ""
-        raise ValueError(f"{name} must be one object, a tensor of shape {[layer.in_features]}; got {given}{hint}.")
+        raise ValueError(f"{name} must be one object, a tensor of shape {[layer.features.dim]}; got {given}{hint}.")
     check_vectors(name, x)
 
 
@@ -469,7 +520,7 @@ def _check_top(top: object) -> None:
         raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
 
 
-def _check_arguments(layer: TverskyProjection, top: object, feature_names: Sequence[str] | None) -> None:
+def _check_arguments(layer: Layer, top: object, feature_names: Sequence[str] | None) -> None:
     if (layer.level, layer.model) != ("feature", "contrast"):
         raise ValueError(
             "only level='feature' with model='contrast' is a sum over features that can be explained exactly; "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from . import checks
+from ._text import as_html
 from .ops.modes import without_autocast
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class Named:
             return f"feature {self.feature} is named {self.name!r}, as it was learned"
         examples = f"{self.positives} examples and {self.negatives} others"
         return f"feature {self.feature} is {self.name!r}, made from {examples}: MCC {self.score:.2f} on those held out"
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
 
 def name_feature(

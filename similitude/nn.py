@@ -26,7 +26,7 @@ from .ops.plan import Plan
 from .presence import warn_of_no_bias
 
 if TYPE_CHECKING:
-    from .explain import Explanation
+    from .explain import Explanation, Pair
 
 
 class TverskySimilarity(Contrast):
@@ -126,8 +126,29 @@ class TverskySimilarity(Contrast):
             return cut(bank)
         return cut(bank, torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
 
+    def explain(
+        self,
+        a: Tensor,
+        b: Tensor,
+        top: int = 6,
+        names: tuple[str, str] = ("A", "B"),
+        feature_names: Sequence[str] | None = None,
+    ) -> Pair:
+        """Why two objects are as similar as they are, feature by feature and both ways round. Print it.
+
+        Args:
+            a: The first object, ``[D]``.
+            b: The second object, ``[D]``.
+            top: How many features of each kind are shown.
+            names: What to call the two objects.
+            feature_names: What to call the features, in order.
+        """
+        from .explain import pair
+
+        return pair(self, a, b, top, names, feature_names)
+
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, {self.form.described()}"
+        return f"dim={self.dim}, {self.form.described()}{_shown(self)}"
 
 
 class TverskyProjection(Contrast):
@@ -351,7 +372,7 @@ class TverskyProjection(Contrast):
         self,
         x: Tensor,
         prototype: int | None = None,
-        top: int = 10,
+        top: int = 6,
         feature_names: Sequence[str] | None = None,
         prototype_names: Sequence[str] | None = None,
     ) -> Explanation:
@@ -377,7 +398,16 @@ class TverskyProjection(Contrast):
         shape = f"dim={self.in_features}, num_prototypes={self.out_features}"
         tied = "" if self.owns_prototypes else ", prototypes=tied"
         bias = "" if self.bias is None else ", bias=True"
-        return f"{shape}{tied}{bias}, {self.form.described()}"
+        return f"{shape}{tied}{bias}, {self.form.described()}{_shown(self)}"
+
+
+@torch.no_grad()
+def _shown(layer: Contrast) -> str:
+    """α, β, θ for ``print``, but for what is on no device or on several."""
+    values = layer.contrast()[: 2 if layer.model == "ratio" else 3]
+    if any(v.is_meta or type(v) not in (Tensor, nn.Parameter) or v.numel() != 1 for v in values):
+        return ""
+    return "".join(f", {name}={v.item():.3g}" for name, v in zip(CONSTANTS, values))
 
 
 def _some_columns(tensors: Sequence[Tensor]) -> list[Tensor]:

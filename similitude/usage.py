@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
+from ._text import as_html
 from .batches import batches, inputs_of
 from .ops import vectors
 from .ops.modes import wide
+from .reach import evaluating
 
 if TYPE_CHECKING:
     from .bank import FeatureBank
@@ -67,6 +69,9 @@ class Usage:
         lines += [f"{name}: {len(found)}{_listed(found)}" for name, found in rows]
         lines.append("present in (least, quartiles, most): " + " ".join(f"{share:.1%}" for share in shares))
         return "\n".join(lines)
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
 
 @torch.no_grad()
@@ -159,23 +164,6 @@ def _counting(call: Callable, layer: Any, counts: Counts) -> Callable:
 
 def is_projection(layer: object) -> bool:
     return hasattr(layer, "prototypes")
-
-
-@contextmanager
-def evaluating(model: object) -> Iterator[None]:
-    """A context with a module in eval mode, where dropout hides no features and batch norm does not learn."""
-    if not isinstance(model, nn.Module):
-        yield
-        return
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        # Parents come before their children, whose mode may differ from theirs.
-        for m, mode in modes:
-            if m.training != mode:
-                m.train(mode)
 
 
 def _duplicates(weight: Tensor, threshold: float) -> list[tuple[int, int, float]]:

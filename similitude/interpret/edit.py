@@ -14,12 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._text import columns
+from .._text import as_html, columns
 from ..models.data_domain import DataDomain
 from ..nn import TverskyProjection
 
 # Inputs that go through the backbone at once.
 ROWS = 1000
+
+
+# Classes that are printed.
+SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -59,16 +63,22 @@ class Preview:
 
     def __str__(self) -> str:
         table = [["class", "inputs", "before", "after", "change", "repaired", "broken"]]
-        for label in [None, *self.labels.unique().tolist()]:
+        labels = self.labels.unique().tolist()
+        for label in [None, *labels[:SHOWN]]:
             rows, (before, after) = self._rows(label), self.accuracy(label)
             counts = (f"{int(rows[i].sum()):,}" for i in (self.repaired, self.broken))
             accuracies = f"{before:.2%}", f"{after:.2%}", f"{100 * (after - before):+.2f}"
             table.append(["all" if label is None else str(label), f"{int(rows.sum()):,}", *accuracies, *counts])
+        if len(labels) > SHOWN:
+            table.append([f"… {len(labels) - SHOWN} more"])
         flips = self.flips.tolist()
         shown = ", ".join(f"{i} ({self.before[i]}→{self.after[i]})" for i in flips[:8])
         more = f", … {len(flips) - 8} more" if len(flips) > 8 else ""
         told = f"{len(flips)} answer{'s' * (len(flips) != 1)} flip: {shown}{more}" if flips else "no answer flips"
         return f"{columns(table)}\n{told}"
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
     def _rows(self, label: int | None) -> Tensor:
         return torch.ones_like(self.labels, dtype=torch.bool) if label is None else self.labels == label

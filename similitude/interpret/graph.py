@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._text import as_html
 from ..files import write_bytes
 from .figures.base import TOKEN, distinct_colours, printable, save
 from .layout import force_layout
@@ -26,6 +27,8 @@ from .sets import FeatureSet, Universe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Fields that are printed.
+SHOWN = 20
 PAGE = Path(__file__).with_name("graph.html")
 
 
@@ -42,6 +45,12 @@ class Field:
     def expression(self) -> str:
         """As in the paper: ``bad ∩ good − worse − better``."""
         return " − ".join([" ∩ ".join(self.members), *self.others])
+
+    def __str__(self) -> str:
+        n = len(self.features)
+        return f"{self.expression}: {n} feature{'s' * (n != 1)}" + (f"; {', '.join(self.top)}" if self.top else "")
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,18 @@ class FieldGraph:
 
     def __len__(self) -> int:
         return len(self.tokens) + len(self.features) + len(self.fields)
+
+    def __str__(self) -> str:
+        """The largest fields, and those whose meaning top tokens show."""
+        order = sorted(range(len(self.fields)), key=lambda f: not self.fields[f].top)
+        lines = [f"{len(self.features)} features of {', '.join(self.tokens)} in {len(self.fields)} fields"]
+        lines += [f"  {self.fields[f]}" for f in order[:SHOWN]]
+        return "\n".join(printable(line) for line in lines) + (
+            f"\n  … {len(order) - SHOWN} more in .fields" if len(order) > SHOWN else ""
+        )
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
     def kinds(self) -> list[str]:
         sizes = {"token": len(self.tokens), "feature": len(self.features), "field": len(self.fields)}

@@ -6,86 +6,22 @@ All views of examples take a layer and the vectors that reach it; ``seen`` retur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import functional as F
-from .._text import columns
-from ..batches import batches, inputs_of
-from ..checks import check_vectors, check_width
+from .._text import as_html, columns
 from ..explain import objects
 from ..nn import TverskyProjection
-from ..usage import evaluating
+from ..reach import projection as projection
+from ..reach import seen as seen
 
-# Inputs that go through a network at once, and elements of a matrix that are made at once.
-ROWS, ELEMENTS = 1000, 2**24
-
-
-@torch.no_grad()
-def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[TverskyProjection, Tensor]:
-    """A model's Tversky layer, and the vectors ``[N, D]`` that reach it when the model gets the inputs in ``eval()``.
-
-    Args:
-        model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a
-            TverskyProjection in it, such as a converted one.
-        inputs: what the model takes: a tensor of N inputs, rows for a classifier, keyword arguments as a mapping, or
-            a loader of batches of these, or of tuples that begin with them.
-        layer: name of the layer where the model has several; by default a model's own head, if it names one.
-    """
-    chosen = projection(model, layer)
-    if not isinstance(model, nn.Module):
-        return chosen, model.objects(inputs)
-    vectors_of = None
-    if chosen is model:
-        vectors_of = nn.Identity()
-    elif hasattr(model, "as_projection"):
-        vectors_of = getattr(model, "encode", None)
-    found: list[Tensor] = []
-    hook = chosen.register_forward_pre_hook(
-        lambda _, given, named: found.append(_rows([*given, *named.values()][0], chosen)), with_kwargs=True
-    )
-    batch = None
-    try:
-        with evaluating(model):
-            for batch in batches(inputs, ROWS):
-                x = inputs_of(batch, chosen.prototypes.device)
-                if vectors_of is not None:
-                    found.append(_rows(vectors_of(x), chosen))
-                else:
-                    model(**x) if isinstance(x, Mapping) else model(x)
-    finally:
-        hook.remove()
-    if batch is None:
-        raise ValueError("there are no inputs: the loader is empty, or was used up before.")
-    if not found:
-        raise ValueError("the layer was not called on the inputs: some have none, or a fused loss went around it.")
-    return chosen, torch.cat(found)
-
-
-def projection(model: Any, layer: str | None = None) -> TverskyProjection:
-    """A model's Tversky layer: the one named, the one that the model answers with, or its only one."""
-    if layer is None and hasattr(model, "as_projection"):
-        return model.as_projection()
-    if not isinstance(model, nn.Module):
-        if not (hasattr(model, "layer_") and hasattr(model, "objects")):
-            raise TypeError(
-                "model must be a TverskyProjection, a module that has one, or a fitted TverskyClassifier; "
-                f"got {type(model).__name__}."
-            )
-        return model.layer_
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, TverskyProjection)}
-    if layer is None and len(layers) == 1:
-        return next(iter(layers.values()))
-    if not layers:
-        raise ValueError(f"there is no TverskyProjection in this {type(model).__name__}.")
-    if layer not in layers:
-        given = "this model has several Tversky layers" if layer is None else f"no Tversky layer is named {layer!r}"
-        raise ValueError(f"{given}; name one of them with layer=: {', '.join(layers)}.")
-    return layers[layer]
+# Elements of a matrix that are made at once.
+ELEMENTS = 2**24
+# Classes that are printed.
+SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -136,12 +72,17 @@ class Ranking:
         return self.labels
 
     def __str__(self) -> str:
-        rows = [("all", self.salience)] + [(str(c), self.salience[self.of(c)]) for c in self.classes()]
+        classes = self.classes()
+        rows = [("all", self.salience)] + [(str(c), self.salience[self.of(c)]) for c in classes[:SHOWN]]
         cells = [
             [name, f"{len(s):,}", *(f"{v.item():.3f}" for v in (s.min(), s.median(), s.mean(), s.max()))]
             for name, s in rows
         ]
-        return columns([["class", "examples", "lowest", "median", "mean", "highest"], *cells])
+        more = [[f"… {len(classes) - SHOWN} more"]] if len(classes) > SHOWN else []
+        return columns([["class", "examples", "lowest", "median", "mean", "highest"], *cells, *more])
+
+    __repr__ = __str__
+    _repr_html_ = as_html
 
 
 @torch.no_grad()
@@ -232,6 +173,9 @@ class Form:
             rows.append([name, *map(_signed, (value, *inside))])
         return columns(rows)
 
+    __repr__ = __str__
+    _repr_html_ = as_html
+
 
 def form(ranking: Ranking, images: Tensor, **more: Tensor) -> Form:
     """Rank correlations of salience with ink, stroke width and, with labels, typicality.
@@ -279,9 +223,3 @@ def _pictures(images: Tensor) -> Tensor:
 
 def _shown(value: object) -> str:
     return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _rows(x: Tensor, layer: TverskyProjection) -> Tensor:
-    check_vectors("inputs", x)
-    check_width("inputs", x, layer.features.weight)
-    return x.reshape(-1, x.shape[-1])

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ..checks import check_vectors, check_width
 from ..nn import FeatureBank
 from ..ops.modes import wide
+from ..reach import class_names, projection, seen
 from .expression import evaluate, quote
-from .salience import projection, seen
 
 # How vocabularies mark a token that begins a word: GPT-2's Ġ, SentencePiece's ▁.
 WORD_STARTS = ("Ġ", "▁")
@@ -93,8 +93,8 @@ class Universe:
         """A universe over the bank of a model's Tversky layer, with its prototypes or a data set as objects.
 
         Args:
-            model: a TverskyProjection, a DataDomain network, a fitted TverskyClassifier, or any module with a
-                TverskyProjection in it, such as a converted one.
+            model: a Tversky layer, a DataDomain network, a fitted TverskyClassifier or a Pipeline that ends in one, or
+                any module with a TverskyProjection in it, such as a converted one.
             names: name of each object; by default a classifier's classes, or numbers.
             inputs: a data set of the model's inputs; objects are the vectors that reach the layer, see salience.seen.
             layer: name of the layer where the model has several; by default a model's own head, if it names one.
@@ -104,8 +104,7 @@ class Universe:
         else:
             found = projection(model, layer)
             vectors = found.prototypes
-            if names is None and hasattr(model, "classes_"):
-                names = list(map(str, model.classes_))
+            names = class_names(model) if names is None else names
         return cls(found.features, names, vectors, normalize=found.normalize, prototypes=inputs is None)
 
     def __len__(self) -> int:

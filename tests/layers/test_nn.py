@@ -301,10 +301,11 @@ def test_inference_follows_autocast_and_dtype():
 
 
 def test_repr_says_what_it_is():
-    layer = TverskyProjection(6, 5, 7, level="set", bias=True)
+    layer = TverskyProjection(6, 5, 7, level="set", bias=True, alpha=0.25, beta=0.5, theta=1)
     assert repr(layer) == (
         "TverskyProjection(\n"
-        "  dim=6, num_prototypes=5, bias=True, intersection='product', difference='ignorematch', level='set'\n"
+        "  dim=6, num_prototypes=5, bias=True, intersection='product', difference='ignorematch', level='set', "
+        "alpha=0.25, beta=0.5, theta=1\n"
         "  (features): FeatureBank(num_features=7, dim=6)\n"
         ")"
     )

@@ -29,6 +29,7 @@ LAYERS = [
     "contrast",
     "clusters",
     "presence",
+    "reach",
     "initialize",
     "names",
     "usage",

@@ -1,0 +1,150 @@
+"""The Tversky layer of what a caller has, and the vectors that reach it: one rule for all that explain or start one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .batches import batches, inputs_of
+from .checks import check_vectors, check_width
+from .contrast import Contrast
+
+if TYPE_CHECKING:
+    from .nn import TverskyProjection, TverskySimilarity
+
+# Inputs that go through a network at once.
+ROWS = 1000
+
+
+def projection(model: Any, layer: str | None = None) -> TverskyProjection:
+    """A model's Tversky layer: the one named, the one that the model answers with, or its only one."""
+    if layer is None and hasattr(model, "as_projection"):
+        return model.as_projection()
+    if not isinstance(model, nn.Module):
+        return _fitted(model).layer_
+    layers: dict[str, Any] = {n: m for n, m in model.named_modules() if _is_layer(m) and hasattr(m, "prototypes")}
+    if layer is None and len(layers) == 1:
+        return next(iter(layers.values()))
+    if not layers:
+        hint = ": a TverskySimilarity has no prototypes" if _is_layer(model) else ""
+        raise ValueError(f"there is no TverskyProjection in this {type(model).__name__}{hint}.")
+    if layer not in layers:
+        given = "this model has several Tversky layers" if layer is None else f"no Tversky layer is named {layer!r}"
+        raise ValueError(f"{given}; name one of them with layer=: {', '.join(layers)}.")
+    return layers[layer]
+
+
+def comparison(model: Any, layer: str | None = None) -> TverskyProjection | TverskySimilarity:
+    """A TverskySimilarity itself, and of other models their projection: what compares two objects."""
+    return model if _is_layer(model) and not hasattr(model, "prototypes") else projection(model, layer)
+
+
+@torch.no_grad()
+def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor]:
+    """A model's Tversky layer, and the vectors ``[N, D]`` that reach it when the model gets the inputs in ``eval()``.
+
+    Args:
+        model: a Tversky layer, a DataDomain network, a fitted TverskyClassifier or a Pipeline that ends in one, or any
+            module with a TverskyProjection in it, such as a converted one.
+        inputs: what the model takes: a tensor of N inputs, rows for a classifier, keyword arguments as a mapping, or
+            a loader of batches of these, or of tuples that begin with them.
+        layer: name of the layer where the model has several; by default a model's own head, if it names one.
+    """
+    chosen = comparison(model, layer)
+    if not isinstance(model, nn.Module):
+        return chosen, _fitted(model).objects(_transformed(model, inputs))
+    vectors_of = None
+    if chosen is model:
+        vectors_of = nn.Identity()
+    elif hasattr(model, "as_projection"):
+        vectors_of = getattr(model, "encode", None)
+    found: list[Tensor] = []
+    hook = chosen.register_forward_pre_hook(
+        lambda _, given, named: found.append(_rows([*given, *named.values()][0], chosen)), with_kwargs=True
+    )
+    batch = None
+    try:
+        with evaluating(model):
+            for batch in batches(inputs, ROWS):
+                x = inputs_of(batch, chosen.features.weight.device)
+                if vectors_of is not None:
+                    found.append(_rows(vectors_of(x), chosen))
+                else:
+                    model(**x) if isinstance(x, Mapping) else model(x)
+    finally:
+        hook.remove()
+    if batch is None:
+        raise ValueError("there are no inputs: the loader is empty, or was used up before.")
+    if not found:
+        raise ValueError("the layer was not called on the inputs: some have none, or a fused loss went around it.")
+    return chosen, torch.cat(found)
+
+
+def one(model: Any, x: Any, layer: str | None = None, name: str = "x") -> Tensor:
+    """The vector ``[D]`` that reaches the layer for one input; a layer's own input is that vector."""
+    chosen = comparison(model, layer)
+    if chosen is model:
+        return x
+    # A row of a table is a Series or a frame of one row.
+    row = x.to_frame().T if hasattr(x, "to_frame") else x
+    whole = isinstance(row, Mapping) or hasattr(row, "columns")
+    vectors = seen(model, row if whole else row[None], layer)[1]
+    if len(vectors) != 1:
+        raise ValueError(
+            f"{name} must be one input that reaches the layer as one vector; got {len(vectors)} vectors: take one of "
+            "layer, vectors = similitude.reach.seen(model, inputs), and the layer."
+        )
+    return vectors[0]
+
+
+def class_names(model: Any) -> list[str] | None:
+    """Names of a fitted classifier's classes."""
+    classes = getattr(model, "classes_", None)
+    return None if classes is None else list(map(str, classes))
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """A context with a module in eval mode, where dropout hides no features and batch norm does not learn."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # Parents come before their children, whose mode may differ from theirs.
+        for m, mode in modes:
+            if m.training != mode:
+                m.train(mode)
+
+
+def _is_layer(module: object) -> bool:
+    return isinstance(module, Contrast) and not hasattr(module, "as_projection")
+
+
+def _fitted(model: Any) -> Any:
+    """The fitted classifier, also at the end of a Pipeline."""
+    found = model[-1] if hasattr(model, "named_steps") else model
+    if not (hasattr(found, "layer_") and hasattr(found, "objects")):
+        raise TypeError(
+            "model must be a TverskyProjection or TverskySimilarity, a module that has one, or a fitted TverskyClassifier; "
+            f"got {type(found).__name__}."
+        )
+    return found
+
+
+def _transformed(model: Any, rows: Any) -> Any:
+    """Rows as the last step of a Pipeline gets them."""
+    return model[:-1].transform(rows) if hasattr(model, "named_steps") and len(model.steps) > 1 else rows
+
+
+def _rows(x: Tensor, layer: Any) -> Tensor:
+    check_vectors("inputs", x)
+    check_width("inputs", x, layer.features.weight)
+    return x.reshape(-1, x.shape[-1])
