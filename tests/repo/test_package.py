@@ -38,6 +38,7 @@ LAYERS = [
     "models",
     "interpret",
     "export",
+    "fitting",
     "estimator",
     "reproduce",
     "doctor",
