@@ -17,8 +17,15 @@ def check_scalar(name: str, value: object) -> None:
             raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {given}.")
     elif not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{name} must be one number, a float or a floating tensor of one element; got {value!r}.")
-    elif not torch.compiler.is_compiling() and not math.isfinite(value):  # a compiler may not know the value
+    elif not torch.compiler.is_compiling() and not _is_finite(value):  # a compiler may not know the value
         raise ValueError(f"{name} must be a finite number; got {value!r}.")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def check_sizes(**sizes: object) -> None:

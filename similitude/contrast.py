@@ -154,7 +154,8 @@ class Contrast(nn.Module):
         if self.parametrization == "plain":
             raw.fill_(value)
         else:
-            gain = value / getattr(self, UNITS[i])
+            unit = getattr(self, UNITS[i])
+            gain = value / (unit.float() if unit.dtype in HALVES else unit)
             raw.copy_(gain.log() if self.parametrization == "log" else gain)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -189,17 +190,20 @@ class Contrast(nn.Module):
             missing.append(unit)
             return
         value = state.pop(prefix + PARAMETRIZATIONS[found][i])
+        dtype = value.dtype
+        if dtype in HALVES:
+            value = value.float()
         if found != "plain":
             value = (value.exp() if found == "log" else value) * state.pop(unit)
         if self.parametrization == "plain":
-            state[mine] = value
+            state[mine] = value.to(dtype)
             return
-        if self.parametrization == "log" and not (value > 0).all():
+        if self.parametrization == "log" and not ((value > 0) & value.isfinite()).all():
             name = f"{prefix}{CONSTANTS[i]}"
             errors.append(
                 f"{name} is {value.item():g}, and parametrization='log' holds numbers above 0 only: use 'gain'."
             )
             return
-        state[unit] = torch.where(value == 0, 1.0, value.abs()).to(value.dtype)
+        state[unit] = torch.where((value == 0) | ~value.isfinite(), 1.0, value.abs()).to(dtype)
         gain = value / state[unit]
-        state[mine] = gain.log() if self.parametrization == "log" else gain
+        state[mine] = (gain.log() if self.parametrization == "log" else gain).to(dtype)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from . import fitting
 from .explain import Explanation
 from .form import Form, check_choice
 from .nn import TverskyProjection
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from .bank import Pruned, Usage
 
 FEWEST_STEPS, PASSES = 300, 20
-# Rows whose similarities are in memory at once.
+# Rows whose similarities are computed at once.
 AT_ONCE = 2**14
 # Constants start from the data here, and are steps of an optimiser of our own.
 PLAIN: dict = {"init": "unit", "parametrization": "plain"}
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
-# Products in a batch from which on threads are worth their start.
-WORTH_THREADS = 2**24
 # Values whose squares are still numbers.
 LARGEST = 1e150
 # Steps after which partial_fit begins to slow down, by one over their root.
@@ -128,6 +125,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.device = device
 
+    @fitting.or_unchanged
     def fit(self, X, y, sample_weight=None) -> TverskyClassifier:
         """The classifier, trained from the start.
 
@@ -140,22 +138,23 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         X, y, weights = self._rows(X, y, sample_weight, reset=True)
         classes, targets = np.unique(y, return_inverse=True)
         random = check_random_state(self.random_state)
-        rows, held_rows = np.arange(len(X)), None
+        rows, held = np.full(len(X), True), None
         if self.early_stopping:
-            share = self.validation_fraction
-            rows, held_rows = train_test_split(rows, test_size=share, stratify=targets, random_state=random)
-        scaler = StandardScaler().fit(X[rows], sample_weight=weights[rows])
-        self.classes_, self.scaler_, self._random = classes, scaler, random
+            rows = ~fitting.held_out(X, targets, self.validation_fraction, random)
+        self.classes_, self.scaler_, self._random = classes, StandardScaler(), random
+        self._measure(X[rows], weights[rows])
         batch = self._batch(X[rows], targets[rows], weights[rows])
-        held = None if held_rows is None else self._batch(X[held_rows], targets[held_rows], weights[held_rows])
+        if self.early_stopping:
+            held = self._batch(X[~rows], targets[~rows], weights[~rows])
         steps = self.max_iter
         if steps == "auto":
-            steps = max(FEWEST_STEPS, PASSES * math.ceil(len(rows) / self.batch_size))
-        with _threads(self.batch_size * self.num_features * X.shape[1]):
+            steps = max(FEWEST_STEPS, PASSES * math.ceil(len(batch[0]) / self.batch_size))
+        with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             self._start(*batch)
             self._train(batch, int(steps), held, annealed=True)
         return self
 
+    @fitting.or_unchanged
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> TverskyClassifier:
         """The classifier after one more pass over these rows.
 
@@ -182,9 +181,9 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must be of the classes {self.classes_}; got {unknown[0]!r}.")
         if not first:
             X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
-        self.scaler_.partial_fit(X, sample_weight=weights)
+        self._measure(X, weights)
         batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
-        with _threads(self.batch_size * self.num_features * X.shape[1]):
+        with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             if first:
                 self._start(*batch)
             self._train(batch, math.ceil(len(X) / self.batch_size), None, annealed=False)
@@ -197,11 +196,19 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return self._objects(rows).to(self.layer_.prototypes.dtype)
 
     @torch.no_grad()
-    def _similarities(self, X) -> Tensor:
+    def _similarities(self, X, take: Callable[[Tensor], Tensor] = lambda similarities: similarities) -> Tensor:
+        """What ``take`` returns of the similarities, part by part of the rows."""
+        fitting.check_device(self.device)
         objects, device = self.objects(X), torch.device(self.device)
-        layer = self.layer_ if device.type == "cpu" else copy.deepcopy(self.layer_).to(device)
-        with _threads(min(len(objects), AT_ONCE) * layer.features.weight.numel()):
-            return torch.cat([self.gain_ * layer(part).cpu() for part in objects.to(device).split(AT_ONCE)])
+        layer, found = self.layer_ if device.type == "cpu" else copy.deepcopy(self.layer_).to(device), []
+        with fitting.threads(min(len(objects), AT_ONCE) * layer.features.weight.numel()):
+            for (part,) in fitting.parts(len(self.classes_), objects, most=AT_ONCE):
+                similarities = self.gain_ * layer(part.to(device)).cpu()
+                if not similarities.isfinite().all():
+                    largest = f"{part[:, :-1].abs().max().item():.3g}"
+                    raise ValueError(f"similarities of rows {largest} deviations from the mean overflow: scale X.")
+                found.append(take(similarities))
+        return torch.cat(found)
 
     def decision_function(self, X) -> np.ndarray:
         """Similarity of each row to each class, ``(n, classes)``.
@@ -213,12 +220,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X) -> np.ndarray:
         """Probability of each class, ``(n, classes)``: the softmax of the similarities."""
-        return self._similarities(X).softmax(-1).numpy()
+        return self._similarities(X, lambda similarities: similarities.softmax(-1)).numpy()
 
     def predict(self, X) -> np.ndarray:
         """The most similar class of each row, ``(n,)``."""
-        found = self._similarities(X).argmax(-1).numpy()
-        return self.classes_[found]
+        found = self._similarities(X, lambda similarities: similarities.argmax(-1))
+        return self.classes_[found.numpy()]
 
     def explain(
         self, X, label=None, top: int = 6, feature_names: Sequence[str] | None = None
@@ -298,8 +305,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         Form.of(self.intersection, self.difference, self.level, self.model)
-        # Fails here, with torch's words, where there is no such device.
-        torch.empty(0, device=self.device)
+        fitting.check_device(self.device)
         for name in ("num_features", "batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             if name == "max_iter" and isinstance(value, str):
@@ -313,8 +319,9 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             "validation_fraction": ("between 0 and 1", lambda v: 0 < v < 1),
         }
         for name, (words, holds) in ranges.items():
-            value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value) or not holds(value):
+            value: Any = getattr(self, name)
+            # NaN holds nowhere; a whole number may be beyond any float.
+            if not isinstance(value, Real) or isinstance(value, bool) or not (holds(value) and value <= LARGEST):
                 raise ValueError(f"{name} must be a number {words}; got {value!r}.")
 
     def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -327,8 +334,15 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         weights = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         if not weights.any():
             raise ValueError("sample weights must not all be zero.")
+        fitting.check_weights(weights)
         counted = weights > 0
         return X[counted], y[counted], weights[counted]
+
+    def _measure(self, X: np.ndarray, weights: np.ndarray) -> None:
+        """Adds rows to the means and variances of the columns."""
+        self.scaler_.partial_fit(X, sample_weight=weights)
+        if not all(np.isfinite(np.asarray(found)).all() for found in (self.scaler_.mean_, self.scaler_.var_)):
+            raise ValueError(f"X times its sample weights has no variance; got {abs(X).max():.3g} in X: scale it.")
 
     def _objects(self, X: np.ndarray) -> Tensor:
         z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))
@@ -341,7 +355,6 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         x, y, w = (t.to(self.device) for t in tensors)
         return x, y, w
 
-    @torch.no_grad()
     def _start(self, x: Tensor, targets: Tensor, weights: Tensor) -> None:
         """``layer_`` and ``gain_`` with their starting values."""
         P, K, D = len(self.classes_), int(self.num_features), x.shape[1]
@@ -354,45 +367,27 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
                 D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options, **PLAIN
             )
         directions = torch.from_numpy(self._random.standard_normal((K, D))).to(x)
-        layer.features.weight.copy_(nn.functional.normalize(directions, dim=-1))
-        belongs = nn.functional.one_hot(targets, P).to(x) * weights[:, None]  # [N, P]
-        layer.prototypes.copy_(belongs.T @ x / belongs.sum(0).clamp(min=torch.finfo(x.dtype).tiny)[:, None])
-        layer.prototypes[:, -1] = 1
-        spread = self._spread(layer(x), weights)
-        # θ scales the contrast model along with α and β, and is not in the ratio model.
-        self.gain_ = 1.0 if layer.model == "contrast" else 1 / spread
-        if layer.model == "contrast":
-            for constant in (layer.alpha, layer.beta, layer.theta):
-                constant.div_(spread)
-        means = weights @ layer(x) / weights.sum()
-        assert layer.bias is not None
-        layer.bias.copy_(means.mean() - means)
+        self.gain_ = fitting.start(layer, directions, x, targets, weights)
         self.layer_, self._moments, self.loss_curve_, self.n_iter_ = layer, {}, [], 0
-
-    @staticmethod
-    def _spread(similarities: Tensor, weights: Tensor) -> float:
-        """Standard deviation of the similarities of a row to the classes; 1 if they are equal."""
-        apart = similarities - similarities.mean(-1, keepdim=True)
-        spread = (weights @ apart.square().mean(-1) / weights.sum()).sqrt().item()
-        return spread if spread > 1e-6 else 1.0
 
     def _train(self, batch: tuple, steps: int, held: tuple | None, annealed: bool) -> None:
         """Makes ``steps`` of AdamW, over shuffled rows again and again."""
         layer = self.layer_.to(batch[0].device)
         optimizer, left = self._optimizer(), []
-        stop = _EarlyStopping(layer, self.n_iter_no_change)
+        stop = fitting.EarlyStopping(layer, self.n_iter_no_change)
         every = max(1, steps // LOOKS)
         for step in range(steps):
             share = (1 + math.cos(math.pi * step / steps)) / 2 if annealed else (1 + self.n_iter_ / SLOWING) ** -0.5
             optimizer.param_groups[0]["lr"] = self.learning_rate * share
-            left = left or self._shuffled(len(batch[0]))
+            left = left or fitting.shuffled(self._random, len(batch[0]), self.batch_size)
             loss = self._step(optimizer, batch, left.pop())
             if (step + 1) % every and step + 1 < steps:
                 continue
             told = f"step {step + 1} of {steps}  loss {loss:.4f}"
             if held is not None:
                 with torch.no_grad():
-                    found = self._loss(*held).item()
+                    losses = [self._loss(*part) for part in fitting.parts(len(self.classes_), *held)]
+                found = torch.stack(losses).sum().item() / len(held[0])
                 told += f"  validation loss {found:.4f}"
                 stop.look(found)
             if self.verbose:
@@ -400,6 +395,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             if stop.due:
                 break
         stop.restore()
+        if not all(parameter.isfinite().all() for parameter in layer.parameters()):
+            self._diverged("are not finite before")
         # On the CPU, so that a pickle opens on a machine without the device.
         layer.cpu()
         state = optimizer.state_dict()["state"]
@@ -417,15 +414,13 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         return optimizer
 
-    def _shuffled(self, N: int) -> list[np.ndarray]:
-        """All rows in random order, in batches of one size: else a last one of few rows would weigh as a whole one."""
-        return np.array_split(self._random.permutation(N), math.ceil(N / self.batch_size))
-
     def _step(self, optimizer: torch.optim.Optimizer, batch: tuple, rows: np.ndarray) -> float:
         """The loss on these rows of the batch, before the step of the optimiser on it."""
         index = torch.from_numpy(rows).to(batch[0].device)
         optimizer.zero_grad()
-        loss = self._loss(*(t[index] for t in batch))
+        loss = self._loss(*(t[index] for t in batch)) / len(index)
+        if not loss.isfinite():
+            self._diverged("give no finite loss in")
         loss.backward()
         optimizer.step()
         with torch.no_grad():
@@ -436,10 +431,11 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return self.loss_curve_[-1]
 
     def _loss(self, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        similarities = self.gain_ * self.layer_(x)
-        smoothing = self.label_smoothing
-        losses = nn.functional.cross_entropy(similarities, targets, reduction="none", label_smoothing=smoothing)
-        return weights @ losses / len(losses)
+        return fitting.loss_of(self.gain_ * self.layer_(x), targets, weights, self.label_smoothing)
+
+    def _diverged(self, how: str) -> NoReturn:
+        lower = f"learning_rate than {self.learning_rate:g} or weight_decay than {self.weight_decay:g}"
+        raise ValueError(f"the parameters {how} step {self.n_iter_ + 1}; try a lower {lower}, or scale X.")
 
     def _named_features(self) -> list[str] | None:
         """Each feature's number and the two columns that weigh most in it, by deviation, with their signs."""
@@ -452,38 +448,6 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             f"{k}: " + " ".join(f"{'+' if weight[k, d] > 0 else '−'}{columns[d]}" for d in row)
             for k, row in enumerate(strongest)
         ]
-
-
-class _EarlyStopping:
-    """The lowest held-out loss so far, with the parameters that had it, and how many looks ago that was."""
-
-    def __init__(self, layer: nn.Module, patience: int):
-        self.layer, self.patience = layer, patience
-        self.lowest, self.state, self.waited = math.inf, None, 0
-
-    def look(self, loss: float) -> None:
-        self.waited += 1
-        if loss < self.lowest:
-            self.lowest, self.state, self.waited = loss, copy.deepcopy(self.layer.state_dict()), 0
-
-    @property
-    def due(self) -> bool:
-        return self.waited >= self.patience
-
-    def restore(self) -> None:
-        if self.state is not None:
-            self.layer.load_state_dict(self.state)
-
-
-@contextmanager
-def _threads(products: int) -> Iterator[None]:
-    """A context with one thread if a batch has few products: more gain nothing, and cost much on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if products < WORTH_THREADS else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _array(x: Tensor) -> np.ndarray:

@@ -16,8 +16,11 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_sco
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from similitude import fitting
 from similitude.estimator import TverskyClassifier
+from similitude.fitting import held_out
 
 IRIS = load_iris(return_X_y=True)
 
@@ -26,8 +29,11 @@ def quick(**options) -> TverskyClassifier:
     return TverskyClassifier(**{"num_features": 16, "max_iter": 60, "random_state": 0, **options})
 
 
+CHECKED = [{}, {"model": "ratio"}, {"early_stopping": True}, dict(intersection="gmean", level="set", normalize=True)]
+
+
 # The steps are few, so that a hundred fits take seconds.
-@parametrize_with_checks([TverskyClassifier(num_features=32, max_iter=30)])
+@parametrize_with_checks([TverskyClassifier(num_features=32, max_iter=30, **options) for options in CHECKED])
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     # Or the check with array API dispatch is skipped.
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")
@@ -35,7 +41,7 @@ def test_scikit_learn_checks(estimator, check, monkeypatch):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([TverskyClassifier(), TverskyClassifier(model="ratio")])
+@parametrize_with_checks([TverskyClassifier(**options) for options in CHECKED])
 def test_scikit_learn_checks_with_all_steps(estimator, check):
     check(estimator)
 
@@ -186,11 +192,10 @@ def test_early_stopping_takes_the_best_of_its_looks(capsys):
     best = int(np.argmin(losses))
     assert len(lines) == best + 4 < 50
     assert model.n_iter_ == 8 * len(lines) == len(model.loss_curve_)
-    # What the kept parameters lose on the rows that were held back, worked out again.
-    from sklearn.model_selection import train_test_split
-
-    random = np.random.RandomState(0)
-    _, held = train_test_split(np.arange(80), test_size=0.25, stratify=y, random_state=random)
+    # What the kept parameters lose on the rows that were held back, worked out again: a quarter, of each class alike.
+    held = held_out(X, y, 0.25, np.random.RandomState(0))
+    assert held.sum() == 20
+    assert abs(y[held].mean() - y.mean()) < 0.05
     logits = model._similarities(X[held])
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor(y[held]), label_smoothing=0.02).item()
     assert loss == pytest.approx(losses[best], abs=1e-4)
@@ -353,3 +358,131 @@ def test_values_without_a_variance_are_refused():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=r"within ±1e\+150.*got 7.9e\+200: scale it"):
         TverskyClassifier().fit(X * 1e200, y)
+
+
+class Largest(TorchDispatchMode):
+    """Numbers in the largest tensor that was made."""
+
+    found = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for x in made if isinstance(made, list | tuple) else [made]:
+            self.found = max(self.found, x.numel() if isinstance(x, torch.Tensor) else 0)
+        return made
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_no_table_of_all_rows_by_all_classes_is_made(monkeypatch, early_stopping):
+    N, P = 3000, 1500
+    X, y = np.random.RandomState(0).standard_normal((N, 4)), np.arange(N) % P
+    whole = quick(max_iter=2, early_stopping=early_stopping).fit(X, y)
+    monkeypatch.setattr(fitting, "AT_ONCE", 2**16)
+    with Largest() as largest:
+        parted = quick(max_iter=2, early_stopping=early_stopping).fit(X, y)
+        found = parted.predict(X)
+    assert largest.found < N * P / 10
+    np.testing.assert_array_equal(found, whole.predict(X))
+    np.testing.assert_allclose(parted.predict_proba(X), whole.predict_proba(X), atol=1e-9)
+
+
+def test_rows_that_are_held_out_leave_a_row_of_each_class_and_do_not_part_equal_rows():
+    random = np.random.RandomState(0)
+    X = random.randint(0, 9, (60, 2)).astype(float)
+    for y in (np.arange(60) % 20, np.r_[np.zeros(59, int), 1], np.arange(60) % 2):
+        held = held_out(X, y, 0.1, np.random.RandomState(1))
+        assert held.any()
+        assert set(y[~held]) == set(y)
+        rows = {tuple(row) for row in np.column_stack([X, y])[held]}
+        assert not rows & {tuple(row) for row in np.column_stack([X, y])[~held]}
+        # Neither the order of rows nor how often they come matters.
+        order = random.permutation(np.arange(60).repeat(random.randint(1, 4, 60)))
+        assert {
+            tuple(r)
+            for r in np.column_stack([X, y])[order][held_out(X[order], y[order], 0.1, np.random.RandomState(1))]
+        } == rows
+
+
+def test_nothing_can_be_held_out_of_one_row_a_class():
+    with pytest.raises(
+        ValueError, match=r"^early_stopping holds rows out, .* got n_samples=3 of 3 classes: use early_s"
+    ):
+        quick(early_stopping=True).fit(IRIS[0][[0, 60, 120]], [0, 1, 2])
+
+
+UNHEALTHY = {
+    "weights of 1e300": (
+        dict(),
+        1e300,
+        "f8",
+        r"sample weights must be 0, or from 1e-146 to 1e\+146; got 1e\+300: divide",
+    ),
+    "weights of 1e-300": (
+        dict(),
+        1e-300,
+        "f8",
+        r"sample weights must be 0, or from 1e-146 to 1e\+146; got 1e-300: divide",
+    ),
+    "large single weights": (
+        dict(),
+        1e19,
+        "f4",
+        r"sample weights must be 0, or from 1e-18 to 1e\+18; got 1e\+19: divide",
+    ),
+    "a large rate": (
+        dict(learning_rate=1e10),
+        1,
+        "f8",
+        r"no finite loss in step \d+; try a lower learning_rate than 1e\+10",
+    ),
+    "in the last step": (
+        dict(max_iter=1, learning_rate=1e30, weight_decay=1e30),
+        1,
+        "f4",
+        "are not finite before step",
+    ),
+    "much decay": (dict(weight_decay=1e100), 1, "f8", r"no finite loss in step 2; try .* or weight_decay than 1e\+100"),
+    "a rate beyond floats": (dict(learning_rate=10**400), 1, "f8", "learning_rate must be a number above 0; got 10000"),
+    "no such device": (dict(device="tpu"), 1, "f8", r"device='tpu' cannot be used here \(.*\); use device='cpu'\.$"),
+}
+
+
+@pytest.mark.parametrize("case", UNHEALTHY)
+def test_what_would_end_in_nan_is_one_sentence_and_leaves_what_was_fitted(case):
+    X, y = IRIS
+    options, weight, dtype, message = UNHEALTHY[case]
+    model = quick().fit(X, y)
+    before = model.predict_proba(X)
+    model.set_params(**options)
+    with pytest.raises(ValueError, match=message) as error:
+        model.fit(X.astype(dtype), y, sample_weight=np.full(150, weight))
+    assert "\n" not in str(error.value)
+    model.set_params(**quick().get_params())
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    assert model.n_iter_ == len(model.loss_curve_) == 60
+
+
+def test_a_part_that_cannot_be_learned_leaves_what_was_learned_before():
+    X, y = IRIS
+    models = [quick().fit(X, y) for _ in range(2)]
+    with pytest.raises(ValueError, match=r"no finite loss in step \d+"):
+        models[0].set_params(weight_decay=1e100, batch_size=10).partial_fit(X * 2, y)
+    models[0].set_params(**models[1].get_params())
+    found = [model.partial_fit(X, y).predict_proba(X) for model in models]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_sentence_to_fit_and_to_predict():
+    model = quick(max_iter=2).fit(*IRIS).set_params(device="cuda")
+    for call in (lambda: model.fit(*IRIS), lambda: model.predict(IRIS[0]), lambda: model.partial_fit(*IRIS)):
+        with pytest.raises(ValueError, match=r"^device='cuda' cannot be used here \(.*\); use device='cpu'\.$"):
+            call()
+
+
+def test_rows_too_large_to_predict_are_one_sentence():
+    X, y = IRIS
+    model = quick(max_iter=2).fit(X.astype(np.float32), y)
+    for call in (model.predict, model.predict_proba, model.decision_function):
+        with pytest.raises(ValueError, match=r"similarities of rows .* overflow: scale X\.$"):
+            call((X * 4e37).astype(np.float32))

@@ -434,3 +434,43 @@ def test_gains_of_halves_are_multiplied_in_float32(parametrization):
     half = copy.deepcopy(layer).half()
     widened = copy.deepcopy(half).float()
     torch.testing.assert_close(half.contrast(), widened.contrast(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
+def test_what_has_no_logarithm_is_refused_and_a_gain_holds_it(value):
+    saved = TverskyProjection(5, 3, 7, parametrization="plain").state_dict()
+    saved["alpha"] = torch.tensor([value])
+    with pytest.raises(
+        RuntimeError, match=rf"alpha is {value:g}, and parametrization='log' holds numbers above 0 only"
+    ):
+        TverskyProjection(5, 3, 7, parametrization="log").load_state_dict(saved)
+    layer = TverskyProjection(5, 3, 7)
+    layer.load_state_dict(saved)
+    torch.testing.assert_close(layer.alpha, saved["alpha"], equal_nan=True, check_dtype=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("now", ["plain", "gain", "log"])
+@pytest.mark.parametrize("then", ["plain", "gain", "log"])
+def test_constants_of_halves_are_rounded_once_where_they_change_their_parametrisation(then, now, dtype):
+    saved, layer = (TverskyProjection(5, 3, 7, parametrization=how, dtype=dtype) for how in (then, now))
+    for value in (0.0123, 0.37, 1.93, 2.71, 7.77):
+        saved.alpha = value
+        with torch.no_grad():
+            saved.learned()[0].mul_(1.1)
+        layer.load_state_dict(saved.state_dict())
+        found, true = layer.contrast()[0].item(), saved.contrast()[0].item()
+        assert abs(found / true - 1) <= 0.5 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_whole_numbers_beyond_any_float_are_one_sentence(value):
+    layer, x, features = TverskyProjection(5, 3, 7), torch.randn(2, 5), torch.randn(7, 5)
+    for call in (
+        lambda: TverskyProjection(5, 3, 7, alpha=value),
+        lambda: setattr(layer, "alpha", value),
+        lambda: F.tversky_projection(x, x, features, alpha=value),
+        lambda: layer.cross_entropy(x, torch.zeros(2, dtype=torch.long), z_loss=value),
+    ):
+        with pytest.raises(ValueError, match=r"^(alpha|z_loss) must be a finite number; got -?10*\.$"):
+            call()

@@ -42,6 +42,7 @@ LAYERS = [
     "convert",
     "interpret",
     "export",
+    "fitting",
     "estimator",
     "reproduce",
     "doctor",
