@@ -1,0 +1,156 @@
+"""Data whose objects have attributes that people can name: digits, words, and attributes planted by us."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, normalize
+
+from ...interpret.attributes import Attributes, digit_attributes, word_forms
+from ...interpret.legibility import halves
+from . import hub, made_up
+from .digits import mnist
+from .find import contents, decoded, hashes_of, sha256
+
+# Width of planted data and of word vectors.
+WIDTH = 100
+# Neighbours that are predicted on either side of a word, and that word vectors count; the rarest word that is read.
+NEIGHBOURS, CONTEXTS, RAREST = 400, 2000, 10
+# Examples that a named feature is made from, of those that have it; others are ten times as many.
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """Vectors with what is to be predicted of them, and attributes that is not.
+
+    Targets are classes, int64 ``[N]``, or counts of the words before and after, ``[N, 2, C]``; rows are then words,
+    which a text has as often as ``weights`` says.
+
+    Attributes:
+        train_x, train_y: what layers are trained on.
+        test_x, test_y: what they are tested on.
+        objects, has, names, classes: what their features are read on.
+        known, known_has: other objects, whose attributes named features may be made from.
+        hashes: sha256 of each file that was read.
+    """
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    objects: Tensor
+    has: Tensor
+    names: list[str]
+    known: Tensor
+    known_has: Tensor
+    hashes: dict[str, str]
+    classes: Tensor | None = None
+    weights: Tensor | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.train_y[0].numel() if self.train_y.dim() > 1 else int(self.train_y.max()) + 1
+
+
+def digits(train: int = 10_000, test: int = 4000, fake: int = 0) -> Attributed:
+    """MNIST at 14 × 14, centred and divided by one number, and 29 attributes of the digits at 28 × 28.
+
+    Args:
+        train: how many digits are trained on, the first of MNIST's training digits.
+        test: how many of those that follow are tested on; 0 for MNIST's own test digits.
+        fake: number of made-up digits instead; 0 for MNIST.
+    """
+    found = made_up.synthetic_digits(fake) if fake else mnist()
+    if test and not fake:
+        images, labels = found.train_x[: train + test], found.train_y[: train + test]
+    else:
+        images = torch.cat([found.train_x[:train], found.test_x])
+        labels = torch.cat([found.train_y[:train], found.test_y])
+    train = min(train, len(found.train_x))
+    x = avg_pool2d(images.float() / 255, 2).flatten(1)
+    x = x - x[:train].mean(0)
+    return _labelled(x / x[:train].std(), labels, digit_attributes(images), train, found.hashes)
+
+
+def planted(train: int = 8000, test: int = 4000, attributes: int = 40) -> Attributed:
+    """Objects with sparse, independent attributes, each a direction of its own, and 10 classes that follow from them.
+
+    Between 3 and 9 % of the objects have an attribute. The class is the one for which the object's attributes count
+    most, with weights that were drawn once.
+    """
+    generator = torch.Generator().manual_seed(1977)
+    share = torch.linspace(0.03, 0.09, attributes)
+    has = torch.rand(train + test, attributes, generator=generator) < share
+    strength = has * (0.8 + 0.4 * torch.rand(has.shape, generator=generator))
+    directions = normalize(torch.randn(attributes, WIDTH, generator=generator), dim=-1)
+    x = strength @ directions + 0.15 * torch.randn(len(has), WIDTH, generator=generator)
+    x = x - x[:train].mean(0)
+    y = (has.float() @ torch.randn(attributes, 10, generator=generator)).argmax(-1)
+    names = [f"attribute {j}" for j in range(attributes)]
+    return _labelled(x / x[:train].std(), y, Attributes(has, names), train, {"planted": sha256(x.numpy().tobytes())})
+
+
+def _labelled(x: Tensor, y: Tensor, found: Attributes, train: int, hashes: dict[str, str]) -> Attributed:
+    own, other = slice(None, train), slice(train, None)
+    has, names = found
+    return Attributed(
+        x[own], y[own], x[other], y[other], x[other], has[other], names, x[own], has[own], hashes, classes=y[other]
+    )
+
+
+def words() -> Attributed:
+    """Words of the Penn Treebank as frozen vectors, to predict the words before and after; 15 forms and kinds of words.
+
+    Vectors are the positive pointwise mutual information with the words around, its first 100 singular vectors,
+    centred and at one length. They are not trained, so what a layer can read of a form is there from the start.
+    """
+    files = [f"ptb.{split}.txt" for split in ("train", "valid")]
+    found = contents("ptb", [*files, "ptb.test.txt"], None, hub.ptb)
+    train, valid = (decoded(*found[file]).replace("\n", " <eos> ").split() for file in files)
+    counts = Counter(train)
+    names = [word for word, _ in counts.most_common()]
+    index = {word: i for i, word in enumerate(names)}
+    ids, held = (torch.tensor([index[word] for word in text if word in index]) for text in (train, valid))
+    x = normalize(word_vectors(ids, len(names)), dim=-1) * WIDTH**0.5
+    often = torch.tensor([counts[word] for word in names])
+    read = [i for i, word in enumerate(names) if counts[word] >= RAREST and word.strip(".-").isalpha()]
+    has, forms = word_forms([names[i] for i in read], known=names)
+    objects = x[torch.tensor(read)]
+    known = halves(len(read))[0]
+    return Attributed(
+        x, neighbours(ids, len(names)), x, neighbours(held, len(names)), objects, has, forms, objects[known],
+        has[known], hashes_of("ptb", found, check=True), weights=often**0.6,
+    )  # fmt: skip
+
+
+def neighbours(ids: Tensor, V: int) -> Tensor:
+    """How often the commonest words come just before and just after each word, ``[V, 2, C]``."""
+    C = min(NEIGHBOURS, V)
+    found = torch.zeros(V, 2, C)
+    for side, (of, other) in enumerate(((ids[1:], ids[:-1]), (ids[:-1], ids[1:]))):
+        common = other < C
+        at = of[common] * C + other[common]
+        found[:, side] = torch.bincount(at, minlength=V * C).view(V, C)
+    return found
+
+
+def word_vectors(ids: Tensor, V: int) -> Tensor:
+    """Centred vectors of words, ``[V, 100]``, from the words at the two places before and the two after."""
+    C = min(CONTEXTS, V)
+    parts = []
+    for distance in (1, 2):
+        for of, other in ((ids[distance:], ids[:-distance]), (ids[:-distance], ids[distance:])):
+            common = other < C
+            joint = torch.bincount(of[common] * C + other[common], minlength=V * C).view(V, C).float()
+            # Rare words and rare neighbours count less.
+            expected = (joint.sum(1, keepdim=True) + 5) * (joint.sum(0) ** 0.75 / (joint.sum(0) ** 0.75).sum())
+            parts.append((joint / expected.clamp(min=1e-9)).clamp(min=1.0).log())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        U, S, _ = torch.svd_lowrank(torch.cat(parts, 1), q=WIDTH + 20, niter=4)
+    x = U[:, :WIDTH] * S[:WIDTH].sqrt()
+    return x - x.mean(0)
