@@ -199,23 +199,15 @@ class FeatureBank(nn.Module):
             self.register_buffer(mask, chosen, persistent=False)
         self.register_buffer("about", notes.tensor().to(self.weight.device) if notes else None)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing: list[str],
-        unexpected: list[str],
-        errors: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Names are those of the features that are loaded: banks that have some load states without any, and vice versa.
         saved = state_dict.get(prefix + "about")
         self.about = None if saved is None else torch.empty_like(saved, device=self.weight.device)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *args)
         try:
             self.note(Notes() if saved is None else Notes.of(saved, self.num_features))
         except ValueError as error:
+            errors: list[str] = args[-1]
             errors.append(f"{prefix}about: {error}")
 
     def __setstate__(self, state: dict) -> None:

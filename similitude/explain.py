@@ -5,27 +5,37 @@ With ``level="feature"`` and ``model="contrast"`` a similarity is a sum over fea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ._text import as_html, columns
-from .checks import check_vectors, check_width
-from .ops import reference
+from .checks import check_vectors
 from .ops.modes import wide
 from .reach import class_names, comparison, one, projection, seen
+from .shares import (
+    Names,
+    by_origin,
+    counted,
+    framed,
+    index_of,
+    measures,
+    name_of,
+    names_of,
+    objects,
+    rows_of,
+    shares_of,
+    strongest,
+)
 
 if TYPE_CHECKING:
     from .nn import TverskyProjection, TverskySimilarity
 
     Layer = TverskyProjection | TverskySimilarity
-
-Names = Sequence[str] | Mapping[int, str]
 
 # Features of each kind that are printed: three kinds of them with headings fit a screen.
 TOP = 6
@@ -76,15 +86,15 @@ class Explanation:
 
     def strongest(self, shares: Tensor) -> list[int]:
         """Up to ``top`` features with the largest shares by absolute value, without those whose share is 0."""
-        return _strongest(shares, self.top)
+        return strongest(shares, self.top)
 
     def __str__(self) -> str:
         measured = [("input", self.input_measures), ("prototype", self.prototype_measures)]
         rows = []
         for name, part in self.parts():
-            heading = f"{name}, {_counted(part)}"
-            rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
-        rows += _by_origin(self.shares(), self.framed, 2)
+            heading = f"{name}, {counted(part)}"
+            rows += rows_of(heading, part.sum().item(), part, measured, self.top, self.feature_names)
+        rows += by_origin(self.shares(), self.framed, 2)
         if self.bias:
             rows.append(["bias", "", "", f"{self.bias:+.4f}"])
         return f"{self._title()}  similarity {self.similarity:+.4f}\n{columns(rows)}"
@@ -103,7 +113,7 @@ class Explanation:
                 style = f"background:{colour};height:0.8em;width:{round(120 * abs(share) / largest)}px"
                 measures = (f"{m[k]:.4f}" for m in (self.input_measures, self.prototype_measures))
                 cells = (
-                    escape(_name(k, self.feature_names)),
+                    escape(name_of(k, self.feature_names)),
                     *measures,
                     f"{share:+.4f}",
                     f"<div style='{style}'></div>",
@@ -162,13 +172,13 @@ def _explanation(
     if prototype_names is not None and len(prototype_names) != P:
         raise ValueError(f"prototype_names must have {P} names; got {len(prototype_names)}.")
     output = layer(x)
-    chosen = int(output.argmax()) if prototype is None else _index_of(prototype, prototype_names)
+    chosen = int(output.argmax()) if prototype is None else index_of(prototype, prototype_names)
     if not 0 <= chosen < P:
         raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
     a, b = measures(layer, x), measures(layer, layer.prototypes[chosen].to(wide(x.dtype)), of_prototypes=True)
     bias = 0.0 if layer.bias is None else layer.bias[chosen].item()
     name = None if prototype_names is None else str(prototype_names[chosen])
-    shares, names = _shares(layer, a, b), _names(layer, feature_names)
+    shares, names = shares_of(layer, a, b), names_of(layer, feature_names)
     return Explanation(chosen, output[chosen].item(), bias, *shares, a, b, top, names, name, framed(layer))
 
 
@@ -206,8 +216,8 @@ class Pair:
         parts = ((f"{a} ∩ {b}", self.common), (f"{a} − {b}", self.a_only), (f"{b} − {a}", self.b_only))
         measured = [(a, self.a_measures), (b, self.b_measures)]
         for name, part in parts:
-            heading = f"{name}, {_counted(part)}"
-            rows += _rows(heading, part.sum().item(), part, measured, self.top, self.feature_names)
+            heading = f"{name}, {counted(part)}"
+            rows += rows_of(heading, part.sum().item(), part, measured, self.top, self.feature_names)
         return columns(rows)
 
     __repr__ = __str__
@@ -242,9 +252,9 @@ def pair(
     _check_one("a", a, found)
     _check_one("b", b, found)
     a, b = measures(found, torch.stack([a, b]))
-    parts, back = _shares(found, a, b), _shares(found, b, a)
+    parts, back = shares_of(found, a, b), shares_of(found, b, a)
     forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
-    return Pair(forth, reverse, *parts, a, b, top, names, _names(found, feature_names))
+    return Pair(forth, reverse, *parts, a, b, top, names, names_of(found, feature_names))
 
 
 @dataclass(frozen=True)
@@ -273,7 +283,7 @@ class Decision:
 
     def strongest(self) -> list[int]:
         """Up to ``top`` features with the largest shares by absolute value."""
-        return _strongest(self.shares, self.top)
+        return strongest(self.shares, self.top)
 
     def __str__(self) -> str:
         mine, theirs = self.for_chosen, self.for_other
@@ -281,8 +291,8 @@ class Decision:
         prototypes = [(chosen, mine.prototype_measures), (other, theirs.prototype_measures)]
         measured = [("input", mine.input_measures), *prototypes]
         heading = f"{chosen} over {other}, by feature"
-        rows = _rows(heading, self.difference, self.shares, measured, self.top, mine.feature_names)
-        rows += _by_origin(self.shares, mine.framed, 3)
+        rows = rows_of(heading, self.difference, self.shares, measured, self.top, mine.feature_names)
+        rows += by_origin(self.shares, mine.framed, 3)
         if self.bias:
             rows.append(["  bias", "", "", "", f"{self.bias:+.4f}"])
         return columns(rows)
@@ -319,7 +329,7 @@ def decision(
     found, x, names = _given(model, x, layer, prototype_names)
     if found.out_features < 2:
         raise ValueError("a layer with one prototype has no runner-up.")
-    chosen, other = (None if p is None else _index_of(p, names) for p in (chosen, other))
+    chosen, other = (None if p is None else index_of(p, names) for p in (chosen, other))
     _check_one("x", x, found)
     order = found(x).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
@@ -407,104 +417,6 @@ def _region(name: str, members: Tensor, layer: Layer, x: Tensor, top: int) -> Re
         scores -= layer.features.threshold[members].to(x.dtype).sum()
     order = scores.argsort(descending=True, stable=True)[: top if members.any() else 0]
     return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
-
-
-def objects(layer: Layer, vectors: Tensor) -> Tensor:
-    """The vectors as the layer compares them, normalised if it does that, in float32 or better."""
-    check_vectors("vectors", vectors)
-    check_width("vectors", vectors, layer.features.weight)
-    x = vectors.to(wide(vectors.dtype))
-    return normalize(x, dim=-1) if layer.normalize else x
-
-
-@torch.no_grad()
-def measures(layer: Layer, vectors: Tensor, of_prototypes: bool = False) -> Tensor:
-    """x · f_k − t_k of each vector and feature, as the layer takes them: ``[..., D]`` -> ``[..., K]``.
-
-    Thresholds are for inputs: the measure of a prototype is p · f_k.
-    """
-    x, bank = objects(layer, vectors), layer.features
-    found = x @ bank.weight.to(x.dtype).mT
-    return found if bank.threshold is None or of_prototypes else found - bank.threshold.to(x.dtype)
-
-
-def framed(layer: Layer) -> Tensor | None:
-    """Which features are of the usual start in a bank that is partly from data, ``[K]`` of bool, or None."""
-    bank = layer.features
-    if not bank.notes.framed:
-        return None
-    found = torch.zeros(bank.num_features, dtype=torch.bool)
-    found[sorted(bank.notes.framed)] = True
-    return found
-
-
-def _shares(layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each feature adds to S(a, b) as common, as a's alone and as b's alone, for measures ``[K]``."""
-    alpha, beta, theta = (getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta"))
-    common = theta * reference.common_terms(a, b, layer.intersection)
-    a_only = -alpha * reference.distinctive_terms(a, b, layer.difference)
-    return common, a_only, -beta * reference.distinctive_terms(b, a, layer.difference)
-
-
-def _rows(
-    heading: str,
-    total: float,
-    shares: Tensor,
-    measured: list[tuple[str, Tensor]],
-    top: int,
-    names: Names | None,
-) -> list[list[str]]:
-    """Rows of a table: the heading with the total, the strongest features with their measures, the rest as one."""
-    strongest = _strongest(shares, top)
-    rows = [[heading, *(name for name, _ in measured), f"{total:+.4f}"]]
-    for k in strongest:
-        rows.append([f"  {_name(k, names)}", *(f"{m[k]:.4f}" for _, m in measured), f"{shares[k]:+.4f}"])
-    more = int((shares != 0).sum()) - len(strongest)
-    if more:
-        rest = shares.sum() - shares[strongest].sum()
-        rows.append([f"  {more} more", *("" for _ in measured), f"{rest.item():+.4f}"])
-    return rows
-
-
-def _strongest(shares: Tensor, top: int) -> list[int]:
-    order = shares.abs().argsort(descending=True, stable=True)[:top].tolist()
-    return [k for k in order if shares[k] != 0]
-
-
-def _counted(shares: Tensor) -> str:
-    n = int((shares != 0).sum())
-    return f"{n} feature{'s' * (n != 1)}"
-
-
-def _by_origin(shares: Tensor, framed: Tensor | None, blank: int) -> list[list[str]]:
-    """Two rows of a table: what features from data add, and what those of the usual start add."""
-    if framed is None:
-        return []
-    framed = framed.to(shares.device)
-    parts = (("of all, features from data", shares[~framed]), ("of all, those of the usual start", shares[framed]))
-    return [[name, *[""] * blank, f"{part.sum():+.4f}"] for name, part in parts]
-
-
-def _names(layer: Layer, given: Sequence[str] | None) -> Names | None:
-    """The names given, or those that the bank has."""
-    return given if given is not None else layer.features.names or None
-
-
-def _name(feature: int, names: Names | None) -> str:
-    """The name of a feature; a bank may have names for some."""
-    if names is None or (isinstance(names, Mapping) and feature not in names):
-        return f"feature {feature}"
-    return str(names[feature])
-
-
-def _index_of(prototype: int | str, names: Sequence[str] | None) -> int:
-    """Index of a prototype given by index or by name."""
-    if isinstance(prototype, str) and names is not None and prototype in names:
-        return list(names).index(prototype)
-    if not isinstance(prototype, int):
-        known = f" or one of {', '.join(map(str, names[:10]))}" if names is not None else ""
-        raise TypeError(f"prototype must be the index of one, a whole number{known}; got {prototype!r}.")
-    return prototype
 
 
 def _check_one(name: str, x: object, layer: Layer) -> None:

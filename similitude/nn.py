@@ -18,8 +18,9 @@ from . import functional as F
 from .bank import FeatureBank, Pruned, Through, bank_of, cut, prune
 from .contrast import CONSTANTS, Contrast
 from .form import Form, check_choice
-from .initialize import INITS, PAPER, SHARE, calibrate, fill_prototypes_
+from .initialize import INITS, SHARE, fill_prototypes_
 from .kept import Kept, place
+from .making import check_prototypes, like, made_bank, reset_constants, start_constants
 from .ops import vectors
 from .ops.modes import rounded, without_autocast
 from .ops.plan import Plan
@@ -88,11 +89,11 @@ class TverskySimilarity(Contrast):
         self.form = Form.of(intersection, difference, level, model, normalize, backend, leak)
         self.init = check_choice("init", init, INITS)
         if features is not None:
-            device, dtype = _like(features.weight, device, dtype)
+            device, dtype = like(features.weight, device, dtype)
         self.dim = dim
         self.owns_features = features is None
-        self.features = _bank(dim, num_features, features, init, presence, hold, device, dtype)
-        _start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
+        self.features = made_bank(dim, num_features, features, init, presence, hold, device, dtype)
+        start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
 
     def reset_parameters(self) -> None:
         """Starting values again; a bank that was given is left alone."""
@@ -102,7 +103,7 @@ class TverskySimilarity(Contrast):
 
     def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again; see TverskyProjection.reset_constants."""
-        _reset_constants(self, None, x, spread, SHARE)
+        reset_constants(self, None, x, spread, SHARE)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         weight, threshold = self._features(a, b)
@@ -223,19 +224,19 @@ class TverskyProjection(Contrast):
         checks.check_sizes(dim=dim, num_prototypes=num_prototypes)
         self.form = Form.of(intersection, difference, level, model, normalize, backend, leak)
         self.init = check_choice("init", init, INITS)
-        _check_prototypes(prototypes, num_prototypes, dim)
+        check_prototypes(prototypes, num_prototypes, dim)
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
-            device, dtype = _like(given, device, dtype)
+            device, dtype = like(given, device, dtype)
         self._kept: Kept | None = None
         self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
-        self.features = _bank(dim, num_features, features, init, presence, hold, device, dtype)
+        self.features = made_bank(dim, num_features, features, init, presence, hold, device, dtype)
         if prototypes is None:
             prototypes = nn.Parameter(torch.empty(num_prototypes, dim, device=device, dtype=dtype))
             fill_prototypes_(prototypes, init, self.features.weight)
         self.prototypes = prototypes
-        _start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
+        start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)
         self.register_parameter(
             "bias", nn.Parameter(torch.zeros(num_prototypes, device=device, dtype=dtype)) if bias else None
         )
@@ -259,7 +260,7 @@ class TverskyProjection(Contrast):
             x: Inputs ``[N, D]`` to calibrate for; by default inputs of unit variance.
             spread: By default the layer's own.
         """
-        _reset_constants(self, self.prototypes, x, self.spread if spread is None else spread, self.alpha_share)
+        reset_constants(self, self.prototypes, x, self.spread if spread is None else spread, self.alpha_share)
 
     @property
     def in_features(self) -> int:
@@ -415,69 +416,6 @@ def _some_columns(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [x.detach()[..., :: max(1, x.shape[-1] // 8)] for x in tensors]
 
 
-def _like(given: Tensor, device, dtype) -> tuple:
-    """The device and dtype asked for, or those of what was given."""
-    return given.device if device is None else device, given.dtype if dtype is None else dtype
-
-
-def _check_prototypes(prototypes: object, P: int, D: int) -> None:
-    if prototypes is None:
-        return
-    if not isinstance(prototypes, nn.Parameter):
-        hint = ": pass its .weight" if isinstance(prototypes, nn.Module) else ""
-        raise TypeError(f"prototypes must be an nn.Parameter to tie to; got {type(prototypes).__name__}{hint}.")
-    checks.check_vectors("prototypes", prototypes)
-    if list(prototypes.shape) != [P, D]:
-        raise ValueError(
-            f"tied prototypes must be [num_prototypes, dim] = {[P, D]}; got shape {list(prototypes.shape)}."
-        )
-
-
 def _compared(x: Tensor, form: Form) -> Tensor:
     """Objects as they are compared: of length 1, if the form says so."""
     return nn.functional.normalize(x, dim=-1) if form.normalize else x
-
-
-def _bank(dim, num_features, features, init, presence, hold, device, dtype) -> FeatureBank:
-    """The bank that was given, checked, or a new one."""
-    if features is None:
-        if num_features is None:
-            raise ValueError(
-                "give num_features for a feature bank of its own, or features=FeatureBank(...) to share one."
-            )
-        return FeatureBank(num_features, dim, init=init, presence=presence, hold=hold, device=device, dtype=dtype)
-    if not isinstance(features, FeatureBank):
-        raise TypeError(
-            f"features must be a FeatureBank; got {type(features).__name__}: FeatureBank(num_features, dim)."
-        )
-    if features.dim != dim:
-        raise ValueError(f"the feature bank has dim {features.dim} and the layer dim {dim}; they must be equal.")
-    if presence not in (None, features.presence) or hold not in (False, features.hold):
-        given = f"presence={presence}, hold={hold}"
-        raise ValueError(f"{given} is not what the given bank has: make it as FeatureBank(..., {given}).")
-    if num_features not in (None, features.num_features):
-        raise ValueError(
-            f"num_features={num_features} contradicts the given bank of {features.num_features} features; leave it out."
-        )
-    return features
-
-
-def _start_constants(module, values: tuple, learnable, parametrization, device, dtype) -> None:
-    for name, value in zip(CONSTANTS, values, strict=True):
-        if value is not None:
-            checks.check_scalar(name, value)
-    module.starting_constants = tuple(None if value is None else float(value) for value in values)
-    module.register_constants(learnable, parametrization, device, dtype)
-    module.reset_constants()
-
-
-def _reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float | None, share: float) -> None:
-    """What was asked for, and for the rest what the starting values of the vectors call for."""
-    given, usual, units = module.starting_constants, PAPER, None
-    if module.init == "calibrated" and None in given:
-        bank = module.features
-        usual, units = calibrate(prototypes, bank.weight, module.form, spread, share, x, bank.threshold)
-    values = [value if value is not None else other for value, other in zip(given, usual, strict=True)]
-    if units is not None:
-        units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]
-    module.set_constants(values, units)

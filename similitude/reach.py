@@ -133,7 +133,7 @@ def _fitted(model: Any) -> Any:
     found = model[-1] if hasattr(model, "named_steps") else model
     if not (hasattr(found, "layer_") and hasattr(found, "objects")):
         raise TypeError(
-            "model must be a TverskyProjection or TverskySimilarity, a module that has one, or a fitted TverskyClassifier; "
+            "model must be a TverskyProjection or TverskySimilarity, a module that has one, or a fitted classifier; "
             f"got {type(found).__name__}."
         )
     return found

@@ -18,9 +18,9 @@ from .._text import columns
 from ..bank import FeatureBank
 from ..checks import check_vectors, check_width
 from ..clusters import spherical_means
-from ..explain import _shares, measures, objects
 from ..nn import TverskyProjection
 from ..ops.modes import wide
+from ..shares import measures, objects, shares_of
 from ..usage import evaluating
 from . import matching
 from .matching import AT_ONCE, Bank
@@ -384,7 +384,7 @@ def _deciding(layer: TverskyProjection, vectors: Tensor) -> float | None:
         with evaluating(layer):
             top = layer(part.to(layer.prototypes.dtype)).topk(2).indices
         mine = measures(layer, part)
-        for_first, for_second = (torch.stack(_shares(layer, mine, theirs[top[:, i]])).sum(0) for i in range(2))
+        for_first, for_second = (torch.stack(shares_of(layer, mine, theirs[top[:, i]])).sum(0) for i in range(2))
         shares = (for_first - for_second).abs().sort(dim=-1, descending=True).values
         explained = shares.cumsum(-1) / shares.sum(-1, keepdim=True).clamp(min=1e-30)
         numbers.append((explained < PART).sum(-1) + 1)

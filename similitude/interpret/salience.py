@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from .. import functional as F
 from .._text import as_html, columns
-from ..explain import objects
 from ..nn import TverskyProjection
 from ..reach import projection as projection
 from ..reach import seen as seen
+from ..shares import objects
 
 # Elements of a matrix that are made at once.
 ELEMENTS = 2**24

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from similitude import FeatureBank, TverskyProjection
-from similitude.explain import _shares, decision
-from similitude.explain import measures as measures_of
+from similitude.explain import decision
 from similitude.interpret import legibility, matching
 from similitude.interpret.legibility import FEWEST, halves
+from similitude.shares import measures as measures_of
+from similitude.shares import shares_of
 
 N, D = 2000, 64
 
@@ -238,7 +239,7 @@ def test_deciding_features_are_those_of_decisions(options):
     first = halves(N)[0][:500]
     with torch.no_grad():
         mine, theirs = measures_of(layer, x), measures_of(layer, layer.prototypes, of_prototypes=True)
-        shares = torch.stack([torch.stack(_shares(layer, mine, p)).sum(0) for p in theirs], 1)  # [N, P, K]
+        shares = torch.stack([torch.stack(shares_of(layer, mine, p)).sum(0) for p in theirs], 1)  # [N, P, K]
         similarities = layer(x)
         bias = 0.0 if layer.bias is None else layer.bias
         torch.testing.assert_close(shares.sum(-1) + bias, similarities, rtol=1e-4, atol=1e-4)

@@ -8,9 +8,9 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import TverskyProjection, convert
-from similitude.explain import measures
 from similitude.interpret import salience
 from similitude.models.mnist import TverskyMNISTNet, VisualMNISTNet, VisualTverskyMNISTNet
+from similitude.shares import measures
 
 
 def bars(*sizes: tuple[int, int], side: int = 28) -> torch.Tensor:
