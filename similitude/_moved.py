@@ -19,6 +19,11 @@ MOVED = {
     "interpret.prototypes": "models.data_domain",
     "interpret.sheets": "interpret.figures",
     "models.pretrained": "models.hf",
+    "ops.cross_entropy_triton": "ops.triton.cross_entropy",
+    "ops.launch": "ops.triton.launch",
+    "ops.minsum_triton": "ops.triton.minsum",
+    "ops.pooled_triton": "ops.triton.pooled",
+    "ops.separable_triton": "ops.triton.separable",
 }
 
 

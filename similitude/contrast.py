@@ -170,9 +170,9 @@ class Contrast(nn.Module):
             super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Modules pickled by version 0.1.0 have the options as attributes.
+        # Modules pickled by version 0.1.0 have the options as attributes, and those of a linear head none.
         options = {name: state.pop(name) for name in Form._fields if name in state}
-        super().__setstate__({"form": Form.of(**options), **state} if options else state)
+        super().__setstate__({"form": Form.of(**options) if options else None, **state})
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
         """Takes constants that were saved with any parametrisation."""

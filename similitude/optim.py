@@ -41,20 +41,23 @@ def parameter_groups(
         _group((p for p in others if p.dim() > 1), lr, weight_decay),
         _group((p for p in others if p.dim() <= 1), lr),
     ]
-    for cut in (False, True):
-        rate = (1.0 if cut else BANK) if bank_rate is None else bank_rate
+    for cut, usual in ((False, BANK), (True, 1.0)):
         chosen = [bank for bank in banks if (bank.threshold is not None) == cut]
-        # Decay would move features that are fixed, and thresholds are numbers of one axis.
-        free = [p for bank in chosen if bank.fixed is None for p in bank.parameters() if p is not bank.threshold]
-        groups.append(_group(free, rate * lr, weight_decay))
-        groups.append(_group((p for bank in chosen for p in bank.parameters() if p not in set(free)), rate * lr))
-    for rate in dict.fromkeys(rates.values()):
-        groups.append(_group((c for c in rates if rates[c] == rate), rate))
+        groups += _of_banks(chosen, lr * (usual if bank_rate is None else bank_rate), weight_decay)
+    groups += [_group((c for c in rates if rates[c] == rate), rate) for rate in dict.fromkeys(rates.values())]
     return [group for group in groups if group["params"]]
 
 
 def _group(parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> dict:
     return {"params": [p for p in parameters if p.requires_grad], "lr": lr, "weight_decay": weight_decay}
+
+
+def _of_banks(banks: list[FeatureBank], lr: float, weight_decay: float) -> list[dict]:
+    # Decay would move features that are fixed, and thresholds are numbers of one axis.
+    free = [p for bank in banks if bank.fixed is None for p in bank.parameters() if p is not bank.threshold]
+    decayed = set(free)
+    others = (p for bank in banks for p in bank.parameters() if p not in decayed)
+    return [_group(free, lr, weight_decay), _group(others, lr)]
 
 
 def _constants(model: nn.Module, lr: float, difference_rate: float) -> dict[Tensor, float]:

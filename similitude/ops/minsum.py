@@ -14,6 +14,8 @@ from torch import Tensor
 from .modes import apply, wide
 from .reference import common_terms
 
+# Intersections whose Ψ is summed pair by pair at feature level; min and max follow from min_sum.
+COMMON = ("softmin",)
 # Elements of a tile, measured: they fill a core's cache, or a GPU. The optimum is flat.
 TILE = {"cpu": 2**21, "cuda": 2**26}
 
@@ -26,12 +28,12 @@ def min_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
     return _pair_sum(a, b, "min", kernels)
 
 
-def softmin_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
-    """Σ_k −log(e^−a + e^−b) over shared features, ``[..., N, P]``.
+def common_sum(a: Tensor, b: Tensor, intersection: str, kernels: bool = True) -> Tensor:
+    """Σ_k Ψ(a, b) over shared features, ``[..., N, P]``, for an intersection of COMMON.
 
-    Equivalent to: ``common_terms(a[..., :, None, :], b[..., None, :, :], "softmin").sum(-1)``.
+    Equivalent to: ``common_terms(a[..., :, None, :], b[..., None, :, :], intersection).sum(-1)``.
     """
-    return _pair_sum(a, b, "softmin", kernels)
+    return _pair_sum(a, b, intersection, kernels)
 
 
 def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:

@@ -92,8 +92,8 @@ def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
         return separable.product(pairs.a, pairs.b)
     if level == "feature" and intersection == "gmean":
         return separable.gmean(pairs.a, pairs.b)
-    if level == "feature" and intersection == "softmin":
-        return minsum.softmin_sum(pairs.a, pairs.b, pairs.kernels)
+    if level == "feature" and intersection in minsum.COMMON:
+        return minsum.common_sum(pairs.a, pairs.b, intersection, pairs.kernels)
     if level == "feature" and intersection == "min":
         return pairs.min_sum()
     u, v = pairs.shared_sums()

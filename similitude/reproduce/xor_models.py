@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..form import DIFFERENCES, INTERSECTIONS
 from ..initialize import fill_
 from ..ops import reference, separable
 from .loop import captured
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
 POINTS = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 LABELS = [0, 1, 1, 0]
+# The paper's; the library may have more.
+INTERSECTIONS = ("product", "min", "max", "mean", "gmean", "softmin")
+DIFFERENCES = ("ignorematch", "subtractmatch")
 INITS = ("uniform", "normal", "orthogonal")
 # The axes of the outcome, in this order.
 AXES = ("intersection", "difference", "normalize", "num_features", "prototypes_init", "features_init", "seed")

@@ -10,6 +10,7 @@ from torch import nn
 import similitude.functional as F
 from similitude import TverskyProjection
 from similitude.models.data_domain import DataDomain
+from similitude.models.mnist import VisualMNISTNet, VisualTverskyMNISTNet
 
 SHAPE = (1, 6, 6)
 
@@ -466,3 +467,15 @@ def test_exported_it_answers_the_same_for_any_batch():
     for n in (2, 9):
         x = images(n)
         torch.testing.assert_close(program.module()(x), net(x))
+
+
+@pytest.mark.parametrize("kind", [VisualMNISTNet, VisualTverskyMNISTNet])
+def test_a_net_pickled_by_version_0_1_0_answers_the_same(kind):
+    """It has its options as attributes, and with a linear head none."""
+    net, x = kind().eval(), torch.rand(2, 1, 28, 28)
+    state = net.__getstate__()
+    form = state.pop("form")
+    old = kind.__new__(kind)
+    old.__setstate__(state | (form._asdict() if form else {}))
+    assert old.form == form
+    assert torch.equal(old(x), net(x))

@@ -33,7 +33,7 @@ EXAMPLES = {"mnist-salience", *(f"mnist-venn-{name}" for name in mnist.NETWORKS)
 FIGURES = {
     "xor": {"xor-convergence", "xor-not-converged-set", "xor-sizes-set"},
     "mnist": {"mnist-training", "mnist-prototypes", "mnist-smoothed", "mnist-evolution", *EXAMPLES},
-    "resnet": {"resnet-training-made-up-pictures--scratch", "resnet-constants"},
+    "resnet": {"resnet-training-made-up-images--scratch", "resnet-constants"},
     "ptb": {"ptb-training", "ptb-perplexity-scratch-tied", "ptb-constants"},
     "editing": {"sevens-images"},
 }

@@ -41,7 +41,7 @@ def of(file, **settings) -> heads.Config:
     return replace(small, **settings)
 
 
-def test_pictures_to_choose_by_are_the_same_share_of_every_class_and_not_trained_on():
+def test_images_to_choose_by_are_the_same_share_of_every_class_and_not_trained_on():
     y = torch.arange(30) % 3
     kept, held = heads.parted(y, 0.2, seed=0)
     assert y[held].bincount().tolist() == [2, 2, 2]
@@ -189,7 +189,7 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
     ]
     assert note == "note: tversky's lr of 0.3 is at the end of lrs"
     table, _ = heads.summary({"config": config | {"made_up": 5}, "result": result})
-    assert next(iter(table.columns[0].cells)) == "made-up pictures"
+    assert next(iter(table.columns[0].cells)) == "made-up images"
 
 
 @pytest.mark.parametrize(

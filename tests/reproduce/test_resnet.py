@@ -1,4 +1,4 @@
-"""ResNet and TverskyResNet on pictures: conditions do what they say, and digits become pictures."""
+"""ResNet and TverskyResNet on images: conditions do what they say, and digits become images."""
 
 from dataclasses import replace
 
@@ -34,19 +34,19 @@ def test_every_condition_trains_what_it_should(network, condition, tmp_path):
     assert 0 <= result["accuracy"] <= 1
 
 
-def test_pictures_are_counted_while_they_are_encoded(tmp_path):
+def test_images_are_counted_while_they_are_encoded(tmp_path):
     told = []
     config = replace(resnet.SMOKE, condition="frozen", epochs=1, made_up=600)
     progress = lambda step, steps, what, **_: told.append((what, step, steps))  # noqa: E731
     resnet.run(config, Record(tmp_path, "resnet", config, "cpu"), progress)
-    steps, totals = zip(*((step, steps) for what, step, steps in told if what == "encoding pictures"))
+    steps, totals = zip(*((step, steps) for what, step, steps in told if what == "encoding images"))
     assert len(steps) > 2
     assert list(steps) == sorted(set(steps))
     assert set(totals) == {steps[-1]}
 
 
 @pytest.mark.gpu
-def test_a_gpu_learns_its_pictures_by_heart(tmp_path):
+def test_a_gpu_learns_its_images_by_heart(tmp_path):
     """As a CPU does, which ends at 0.05 to 0.1: a batch that is not what its labels say cannot be learned."""
     config = replace(resnet.SMOKE, network="baseline", epochs=60, checkpoint_every=20, dropout=0.0)
     curve = resnet.run(config, Record(tmp_path, "resnet", config, "cuda"), quiet)["curve"]
@@ -61,15 +61,15 @@ def test_a_frozen_backbone_gives_the_head_what_the_whole_model_gives_it():
     torch.testing.assert_close(resnet.head_of(model)(resnet.encode(network, x)), network(x))
 
 
-def test_digits_become_pictures_of_three_colours():
+def test_digits_become_images_of_three_colours():
     digits = torch.zeros(2, 28, 28, dtype=torch.uint8)
     digits[:, 7:21, 7:21] = 255
-    pictures = resnet.enlarge(digits, 56)
-    assert pictures.shape == (2, 3, 56, 56)
-    assert pictures.dtype == torch.uint8
-    assert pictures[0, 0, 28, 28] == 255
-    assert pictures[0, 0, 0, 0] == 0
-    assert torch.equal(pictures[:, 0], pictures[:, 2])
+    images = resnet.enlarge(digits, 56)
+    assert images.shape == (2, 3, 56, 56)
+    assert images.dtype == torch.uint8
+    assert images[0, 0, 28, 28] == 255
+    assert images[0, 0, 0, 0] == 0
+    assert torch.equal(images[:, 0], images[:, 2])
 
 
 def test_each_source_is_fed_as_it_was_trained(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from similitude import TverskyProjection, parameter_groups
-from similitude.form import DIFFERENCES, INTERSECTIONS
 from similitude.reproduce import xor, xor_models
 from similitude.reproduce.record import Record
+from similitude.reproduce.xor_models import DIFFERENCES, INTERSECTIONS
 
 PLAIN = dict(init="uniform", parametrization="plain")
 

@@ -31,7 +31,7 @@ def of_resnet(runs: list[Run], progress: Progress) -> Made:
 
 
 def _where(run: Run) -> str:
-    return f"{'made-up pictures' if run.config['made_up'] else run.config['data'].upper()}, {run.config['condition']}"
+    return f"{'made-up images' if run.config['made_up'] else run.config['data'].upper()}, {run.config['condition']}"
 
 
 def _seed(run: Run) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...form import DIFFERENCES, INTERSECTIONS
 from ...interpret.figures import decision_boundaries
 from ...interpret.figures.base import SERIES, blank, plain
 from ...nn import TverskyProjection
@@ -170,7 +169,7 @@ def successful(config: xor.Config, K: int, right: np.ndarray | None) -> tuple[Tv
 
 def candidates(config: xor.Config, K: int, right: np.ndarray | None, converged: bool) -> Iterator[dict[str, int]]:
     """Models with the paper's best reductions that converged in the grid, or did not; all of them if K is not in it."""
-    at = {"intersection": INTERSECTIONS.index("product"), "difference": DIFFERENCES.index("subtractmatch")}
+    at = {"intersection": xor.INTERSECTIONS.index("product"), "difference": xor.DIFFERENCES.index("subtractmatch")}
     at["normalize"] = 0
     for seed, a, b in itertools.product(range(config.seeds), range(3), range(3)):
         at |= {"prototypes_init": a, "features_init": b, "seed": seed}
