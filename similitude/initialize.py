@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,11 @@ from .clusters import spherical_means
 from .form import Form, check_choice
 from .ops import pairwise, vectors
 from .ops.modes import wide, widest
+from .reach import comparison, seen
 
 if TYPE_CHECKING:
     from .bank import FeatureBank
-    from .nn import TverskyProjection, TverskySimilarity
+    from .nn import TverskyProjection
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
 STARTS = ("k-means", "turned", "kept")
@@ -33,7 +34,7 @@ SPREAD, OF_TWO, OF_TWO_OVER_ONE = 0.705, 0.82, 0.51
 # Draws the inputs that constants are calibrated on; unlikely to be anybody's own seed.
 SEED = 0x1977_0084
 # Inputs of a start from data that constants are calibrated on.
-SAMPLE = 4096
+SAMPLE = 1024
 # Length of a prototype, as nn.Linear's rows have it.
 LENGTH = 1 / math.sqrt(3)
 # Share of f(A∩B) that f(A−B) balances at the start; f(B−A) balances the rest. With few features it is less.
@@ -207,13 +208,15 @@ def calibrate(
 
 @torch.no_grad()
 def init_from_data(
-    layer: TverskyProjection | TverskySimilarity,
-    x: Tensor,
+    model: Any,
+    x: Any,
     share: float = 0.5,
     spread: float | None = None,
     start: str | None = None,
     mixed: float = 0.0,
     report: Callable[..., object] | None = None,
+    *,
+    layer: str | None = None,
 ) -> None:
     """Starts a layer from its inputs: the bank, its thresholds, α, β, θ and, with thresholds, the bias.
 
@@ -227,16 +230,21 @@ def init_from_data(
     - ``"kept"``: directions stay as they are, and thresholds are set as for k-means.
 
     Args:
-        layer: A TverskyProjection or TverskySimilarity.
-        x: Inputs, ``[..., D]``: a batch, or for k-means several times as many as features.
+        model: A TverskyProjection or TverskySimilarity, or a model that has a projection, such as a converted one.
+        x: The layer's inputs, ``[..., D]``: a batch, or for k-means several times as many as features. For a model its
+            own inputs, a tensor, keyword arguments or a loader.
         share: Fraction of the inputs that has each turned feature.
         spread: Standard deviation of the outputs; by default the layer's own.
         start: By default "k-means" for a bank with thresholds (``presence=``), "turned" for one without.
         mixed: Fraction of the bank that keeps the usual start instead of k-means: opposite directions, cut at 0, which
             bring a head on frozen vectors nearer to a linear one. ``explain`` counts them apart.
         report: Called after each round of k-means; see ``clusters.spherical_means``.
+        layer: Name of the layer, where the model has several.
     """
-    bank = layer.features
+    chosen = comparison(model, layer)
+    bank = chosen.features
+    if chosen is not model:
+        x = seen(model, x, layer)[1]
     checks.check_vectors("x", x)
     checks.check_width("x", x, bank.weight)
     if not 0 < share < 1:
@@ -249,24 +257,24 @@ def init_from_data(
         raise ValueError(f"x must have 2 inputs or more to start from; got {len(objects)}.")
     if start == "turned":
         _turn_(bank.weight, objects, share)
-        layer.reset_constants(objects, spread)
+        chosen.reset_constants(objects, spread)
         return
-    seen = nn.functional.normalize(objects, dim=-1) if layer.normalize else objects
+    compared = nn.functional.normalize(objects, dim=-1) if chosen.normalize else objects
     framed = round(mixed * bank.num_features)
     if start == "k-means":
         own = bank.num_features - framed
-        bank.weight[:own].copy_(_directions(seen, own, report))
+        bank.weight[:own].copy_(_directions(compared, own, report))
         frame_(bank.weight[own:])
     if bank.threshold is not None:
-        bank.start_thresholds(seen, framed)
+        bank.start_thresholds(compared, framed)
     some = objects[torch.randperm(len(objects), generator=torch.Generator().manual_seed(SEED))[:SAMPLE].to(x.device)]
-    layer.reset_constants(some, spread)
-    bias = getattr(layer, "bias", None)
+    chosen.reset_constants(some, spread)
+    bias = getattr(chosen, "bias", None)
     if bias is not None and bank.threshold is not None:
         # What prototypes alone have lowers each output by a constant of its own.
         bias.zero_()
         was, bank.training = bank.training, False  # these inputs are no batch of training
-        means = layer(some.to(bank.weight.dtype)).mean(0)
+        means = chosen(some.to(bank.weight.dtype)).mean(0)
         bank.training = was
         bias.copy_(means.mean() - means)
 

@@ -463,3 +463,12 @@ def test_banks_with_thresholds_learn_at_the_full_rate():
     layer = TverskyProjection(D, P, K)
     rates = {p: g["lr"] for g in parameter_groups(layer, 0.1) for p in g["params"]}
     assert rates[layer.features.weight] == pytest.approx(0.01)
+
+
+def test_a_model_starts_its_layer_from_inputs_of_its_own():
+    x, encoder = inputs(), nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5))
+    model = nn.Sequential(encoder, made())
+    init_from_data(model, x)
+    assert model.training
+    has = share(model[1], encoder.eval()(x))
+    torch.testing.assert_close(has, torch.full((K,), 0.1), atol=1e-6, rtol=0)
