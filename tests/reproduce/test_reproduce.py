@@ -109,7 +109,11 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads. Did you mean xor?"),
+        (
+            ["xorr"],
+            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
+            "Did you mean xor?",
+        ),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
@@ -146,7 +150,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         (["ptb", "--set", "model=baseline"], "model is called network now; give network=baseline."),
         (
             ["sevens"],
-            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads. "
+            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
             "sevens is called editing now.",
         ),
         (["xor", "--share", "1/2"], "--share divides the rows of --all; add --all."),
@@ -176,6 +180,7 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, ended):
             "try a lower lr than 1e+30",
         ),
         (["editing", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
+        (["legibility", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
         (["editing", "--set", "validation=1"], "leaves no digits to train on, or no sevens with a stroke to select by"),
     ],
 )
