@@ -62,17 +62,41 @@ def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor
         vectors_of = nn.Identity()
     elif hasattr(model, "as_projection"):
         vectors_of = getattr(model, "encode", None)
+    return chosen, _reaching(model, chosen, chosen.features.weight, inputs, vectors_of)
+
+
+@torch.no_grad()
+def seen_by_any(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor]:
+    """As ``seen``, for models without a Tversky layer too: then of an nn.Linear, the one named or a model's own head."""
+    if not isinstance(model, nn.Module) or hasattr(model, "as_projection"):
+        return seen(model, inputs, layer)
+    if any(_is_layer(m) for m in model.modules()) and (layer is None or _is_layer(model.get_submodule(layer))):
+        return seen(model, inputs, layer)
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if layer in linear:
+        chosen = linear[layer]
+    elif layer is None and (len(linear) == 1 or isinstance(head, nn.Linear)):
+        chosen = head if isinstance(head, nn.Linear) else next(iter(linear.values()))
+    else:
+        given = "this model has no Tversky layer" if layer is None else f"no layer is named {layer!r}"
+        raise ValueError(f"{given}; name an nn.Linear with layer=: {', '.join(linear) or 'it has none'}.")
+    return chosen, _reaching(model, chosen, chosen.weight, inputs, nn.Identity() if chosen is model else None)
+
+
+def _reaching(model: nn.Module, chosen: nn.Module, weight: Tensor, inputs: Any, vectors_of: Any) -> Tensor:
+    """The vectors that reach a module of the model, whose weight is ``[..., D]``."""
     found: list[Tensor] = []
     hook = chosen.register_forward_pre_hook(
-        lambda _, given, named: found.append(_rows([*given, *named.values()][0], chosen)), with_kwargs=True
+        lambda _, given, named: found.append(_rows([*given, *named.values()][0], weight)), with_kwargs=True
     )
     batch = None
     try:
         with evaluating(model):
             for batch in batches(inputs, ROWS):
-                x = inputs_of(batch, chosen.features.weight.device)
+                x = inputs_of(batch, weight.device)
                 if vectors_of is not None:
-                    found.append(_rows(vectors_of(x), chosen))
+                    found.append(_rows(vectors_of(x), weight))
                 else:
                     model(**x) if isinstance(x, Mapping) else model(x)
     finally:
@@ -81,7 +105,7 @@ def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor
         raise ValueError("there are no inputs: the loader is empty, or was used up before.")
     if not found:
         raise ValueError("the layer was not called on the inputs: some have none, or a fused loss went around it.")
-    return chosen, torch.cat(found)
+    return torch.cat(found)
 
 
 def one(model: Any, x: Any, layer: str | None = None, name: str = "x") -> Tensor:
@@ -144,7 +168,7 @@ def _transformed(model: Any, rows: Any) -> Any:
     return model[:-1].transform(rows) if hasattr(model, "named_steps") and len(model.steps) > 1 else rows
 
 
-def _rows(x: Tensor, layer: Any) -> Tensor:
+def _rows(x: Tensor, weight: Tensor) -> Tensor:
     check_vectors("inputs", x)
-    check_width("inputs", x, layer.features.weight)
+    check_width("inputs", x, weight)
     return x.reshape(-1, x.shape[-1])

