@@ -88,14 +88,14 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
 
 
 def changed(folder: Path, names: Iterable[str]) -> list[str]:
-    """Those of the files that are there and are not as SHA256SUMS has them; none without a SHA256SUMS."""
+    """Which of the files, and of those in SHA256SUMS, are not as it has them; none without a SHA256SUMS."""
     path = folder / SUMS
     if not path.exists():
         return []
-    lines = [line.partition(b"  ") for line in path.read_bytes().split(b"\n")]
+    lines = [line.partition("  ") for line in path.read_bytes().decode(errors="backslashreplace").splitlines()]
     known = {name: digest for digest, _, name in lines}
-    there = [name for name in names if (folder / name).is_file()]
-    return [name for name in there if known.get(os.fsencode(name)) != sha256(folder / name).encode()]
+    there = {name: sha256(folder / name) for name in (*names, *known) if (folder / name).is_file()}
+    return sorted(name for name in known | there if known.get(name) != there.get(name))
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:

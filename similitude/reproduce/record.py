@@ -263,7 +263,7 @@ class Record:
 
     def _log(self) -> bytes:
         path = self.folder / "log.jsonl"
-        return path.read_bytes() if path.exists() else b""
+        return path.read_bytes() if path.is_file() else b""
 
     def _cut_log(self, step: int, kept: list | None = None) -> None:
         """Drops the lines of the log that came after the checkpoint.
@@ -304,8 +304,9 @@ class Record:
 def check_whole(folder: Path) -> None:
     """Raises if a file of a run that has ended is not as it was written."""
     if wrong := changed(folder, _sealed(folder)):
+        sums = folder / SUMS
         raise RunError(
-            f"{folder / wrong[0]} is damaged, or was edited: restore it, or remove {folder / SUMS} to take it as it is."
+            f"{folder / wrong[0]} is damaged, gone or edited: restore it, or remove {sums} to take it as it is."
         )
 
 
