@@ -1,4 +1,4 @@
-"""Text tables for ``print``, and the same text in a notebook."""
+"""Text tables for ``print``, text that is safe to print, and the same text in a notebook."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -25,3 +25,8 @@ def columns(rows: Iterable[Sequence[object]], left: int = 1, gap: int = 2) -> st
 def as_html(shown: object) -> str:
     """What ``print`` shows, for a notebook: a class takes it as its ``_repr_html_``."""
     return f"<pre>{escape(str(shown))}</pre>"
+
+
+def printable(text: str) -> str:
+    """The text with escapes in place of what a terminal would obey or cannot show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

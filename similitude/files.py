@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,26 @@ def whole(path: Path) -> Iterator[Path]:
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """The folders that were made so that this one is there, the innermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes the folders as long as they are empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def clear_halves(folder: Path, name: str = "*") -> None:
+    """Removes what killed processes left of files of this name."""
+    for half in (path for path in folder.glob("*.half") if fnmatch(path.name, f"{name}.half")):
+        shutil.rmtree(half) if half.is_dir() else half.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -88,14 +110,14 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
 
 
 def changed(folder: Path, names: Iterable[str]) -> list[str]:
-    """Those of the files that are there and are not as SHA256SUMS has them; none without a SHA256SUMS."""
+    """Which of the files, and of those in SHA256SUMS, are not as it has them; none without a SHA256SUMS."""
     path = folder / SUMS
     if not path.exists():
         return []
-    lines = [line.partition(b"  ") for line in path.read_bytes().split(b"\n")]
+    lines = [line.partition("  ") for line in path.read_bytes().decode(errors="backslashreplace").splitlines()]
     known = {name: digest for digest, _, name in lines}
-    there = [name for name in names if (folder / name).is_file()]
-    return [name for name in there if known.get(os.fsencode(name)) != sha256(folder / name).encode()]
+    there = {name: sha256(folder / name) for name in (*names, *known) if (folder / name).is_file()}
+    return sorted(name for name in known | there if known.get(name) != there.get(name))
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:

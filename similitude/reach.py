@@ -67,7 +67,7 @@ def seen(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor
 
 @torch.no_grad()
 def seen_by_any(model: Any, inputs: Any, layer: str | None = None) -> tuple[Any, Tensor]:
-    """As ``seen``, for models without a Tversky layer too: then of an nn.Linear, the one named or a model's own head."""
+    """As ``seen``; of a model without a Tversky layer the vectors reach an nn.Linear, one that is named or its head."""
     if not isinstance(model, nn.Module) or hasattr(model, "as_projection"):
         return seen(model, inputs, layer)
     if any(_is_layer(m) for m in model.modules()) and (layer is None or _is_layer(model.get_submodule(layer))):

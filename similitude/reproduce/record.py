@@ -16,19 +16,15 @@ from __future__ import annotations
 
 import csv
 import errno
-import gc
 import hashlib
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +38,23 @@ from ..files import (
     SUMS,
     changed,
     checkpoints,
+    clear_halves,
     locked,
+    make_folder,
     parse_json,
     read_json,
+    remove_empty,
     whole,
     write_bytes,
     write_json,
     write_sums,
 )
+from .origin import origin, peak_gib, reset_peak
 
 # Files of a run whose names other programs use too.
 WRITTEN = ("log.jsonl", "model.safetensors", "result.json")
 # Files of a checkpoint.
 CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
-LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 # Settings and experiments by the names of version 0.1.0, and their names now.
 RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
@@ -64,6 +63,11 @@ EXPERIMENTS_RENAMED = {"sevens": "editing"}
 
 class RunError(Exception):
     """A run cannot start or resume; the message is one sentence."""
+
+
+def too_little_memory(error: BaseException) -> bool:
+    said = any(text in str(error) for text in ("allocate memory", "out of memory", "bad_alloc"))
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said)
 
 
 class WriteError(RunError):
@@ -96,20 +100,17 @@ class Record:
         self.hashes: dict[str, str] = {}
         self.before = 0.0  # seconds of earlier sittings
         self._events: Any = None
+        self._lock: Any = None
+        self._made: list[Path] = []
         # Taken at the start, because the code may change before the run ends.
         self.origin = origin(device)
-        # An earlier run of this process may have used more memory.
-        gc.collect()
-        if device == "cuda" and torch.cuda.is_initialized():
-            torch.cuda.reset_peak_memory_stats()
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # resets the peak that Linux counts
+        reset_peak(device)
         self.asked: dict[str, Any] = {"experiment": name} | _plain(asdict(config))
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._made = make_folder(self.folder)
             _check_no_others(self.folder)
             self._lock = self._locked()
-            _clear_halves(self.folder)
+            clear_halves(self.folder)
             path = self.folder / "config.json"
             there = of_now(_read_json(path)) if path.exists() else {}
             # A folder whose run never logged a line is free for another run.
@@ -124,9 +125,21 @@ class Record:
             if self.result and checkpoints(self.folder):
                 self._seal()
         except OSError as error:
+            if self._made:
+                self.leave()
             kind = WriteError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunError
             raise kind(f"cannot write to {self.folder}: {error.strerror or error}; give another --out.") from None
         self.start = time.perf_counter()
+
+    def leave(self) -> None:
+        """Removes the folder if the run failed before there was anything to keep."""
+        with suppress(OSError):
+            if {path.name for path in self.folder.iterdir()} <= {"config.json", ".lock"}:
+                if self._lock:
+                    self._lock.release()
+                for name in ("config.json", ".lock"):
+                    (self.folder / name).unlink(missing_ok=True)
+                remove_empty(self._made)
 
     def _locked(self) -> Any:
         try:
@@ -248,7 +261,7 @@ class Record:
             "result": _plain(result),
             "data": self.hashes,
             "seconds": round(self.seconds(), 1),
-            "peak_gib": round(_peak_gib(self.device), 3),
+            "peak_gib": round(peak_gib(self.device), 3),
             **self.origin,
         }
         with self._writing():
@@ -273,7 +286,7 @@ class Record:
 
     def _log(self) -> bytes:
         path = self.folder / "log.jsonl"
-        return path.read_bytes() if path.exists() else b""
+        return path.read_bytes() if path.is_file() else b""
 
     def _cut_log(self, step: int, kept: list | None = None) -> None:
         """Drops the lines of the log that came after the checkpoint.
@@ -303,7 +316,7 @@ class Record:
                 raise
             why = getattr(error, "strerror", None) or str(error).splitlines()[0]
             with suppress(OSError):
-                _clear_halves(self.folder)
+                clear_halves(self.folder)
             left = "the last checkpoint is intact, " if any(self.folder.glob("checkpoint-*")) else ""
             raise WriteError(
                 f"cannot write to {self.folder}: {why}{' (is the disk full?)' * plain}; "
@@ -314,8 +327,9 @@ class Record:
 def check_whole(folder: Path) -> None:
     """Raises if a file of a run that has ended is not as it was written."""
     if wrong := changed(folder, _sealed(folder)):
+        sums = folder / SUMS
         raise RunError(
-            f"{folder / wrong[0]} is damaged, or was edited: restore it, or remove {folder / SUMS} to take it as it is."
+            f"{folder / wrong[0]} is damaged, gone or edited: restore it, or remove {sums} to take it as it is."
         )
 
 
@@ -350,12 +364,13 @@ def _step_of(line: bytes) -> float:
         return float("inf")
 
 
-def make_writable(folder: Path, option: str) -> None:
-    """Makes the folder; raises before the work starts if it cannot be written to."""
+def make_writable(folder: Path, option: str) -> list[Path]:
+    """The folders that were made, the innermost first; raises before the work starts if it cannot be written to."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        made = make_folder(folder)
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
+        return made
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}; give another {option}.") from None
 
@@ -395,11 +410,6 @@ def _read_json(path: Path) -> dict:
     return found
 
 
-def _clear_halves(folder: Path) -> None:
-    for half in folder.glob("*.half"):
-        shutil.rmtree(half) if half.is_dir() else half.unlink()
-
-
 def _plain(value) -> Any:
     """The value with lists in place of tuples, as JSON returns it."""
     if isinstance(value, dict):
@@ -415,44 +425,7 @@ def _event_writer(folder: Path):
     return SummaryWriter(str(folder / "tensorboard"))
 
 
-def _peak_gib(device: str) -> float:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**30
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**20
-    try:
-        import resource
-    except ImportError:  # Windows
-        return float("nan")
-    # macOS counts in bytes, others in KiB.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-
-
 def paper(table: str) -> list[dict[str, str]]:
     """The lines of one of the paper's tables."""
     text = (resources.files("similitude.reproduce") / "paper" / f"{table}.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
-
-
-def origin(device: str) -> dict[str, Any]:
-    """Versions, device and commit of this process."""
-    versions = {}
-    for library in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[library] = metadata.version(library)
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    where = gpu or f"{platform.machine()}, {torch.get_num_threads()} threads"
-    return {"versions": {"python": platform.python_version(), **versions}, "device": where, "commit": commit()}
-
-
-def commit() -> str:
-    """The commit, marked if files have changed since; SIMILITUDE_COMMIT overrides it where there is no git."""
-    if named := os.environ.get("SIMILITUDE_COMMIT"):
-        return named
-    here = Path(__file__).parent
-    try:
-        run = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
-    except OSError:
-        return "unknown"
-    return run.stdout.strip() or "unknown"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,9 +83,20 @@ def _checked(path: Path, name: str) -> dict:
             why = f"is of another version, with a setting {unknown[0]!r}"
         elif content["config"].get("made_up"):
             why = "was measured on made-up data"
+    if content and not why and not all(text.isprintable() for text in _texts(content)):
+        why = "has text that a terminal cannot show"
     if why or not content:
         raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
     return content
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def unknown_settings(content: dict[str, Any]) -> list[str]:

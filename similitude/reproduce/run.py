@@ -6,19 +6,22 @@ import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..files import write_bytes, write_json
+from ..files import clear_halves, remove_empty, write_bytes, write_json
 from . import find
 from .data.find import DataError
-from .record import EXPERIMENTS_RENAMED, RENAMED, Busy, Record, RunError, WriteError, make_writable
+from .record import EXPERIMENTS_RENAMED, RENAMED, Busy, Record, RunError, WriteError, make_writable, too_little_memory
 from .settings import label, of_recipe, row, rows
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from . import Experiment
 
 
 def run(
@@ -46,25 +49,35 @@ def run(
     experiment, device = find(name), _device(device)
     config = of_recipe(experiment, recipe, list(settings), smoke)
     own = label(experiment, recipe, config, smoke)
-    if results and not smoke:
-        make_writable(Path(results), "--results")
+    made = make_writable(Path(results), "--results") if results and not smoke else []
     folder = Path(out) if out else _folder(Path("runs"), own)
-    record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
-    content = record.result
-    if content:
-        _show(console, f"{record.folder} has ended already; this is its result.")
-    else:
-        try:
-            with progress_of(console, name) as progress:
-                content = record.finish(experiment.run(config, record, progress))
-        except torch.OutOfMemoryError as error:
-            raise RunError(f"too little memory on the GPU: {str(error).splitlines()[0]}") from None
+    try:
+        record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
+        content = record.result
+        if content:
+            _show(console, f"{record.folder} has ended already; this is its result.")
+        else:
+            content = _ended(experiment, record, console)
+    except BaseException:
+        remove_empty(made)
+        raise
     if results and not smoke:
         _copy(record.folder, content, Path(results) / own)
     for item in experiment.summary(content):
         _show(console, item)
     _show(console, f"result written to {record.folder / 'result.json'}")
     return content
+
+
+def _ended(experiment: Experiment, record: Record, console: Console | None) -> dict:
+    try:
+        with progress_of(console, experiment.name) as progress:
+            return record.finish(experiment.run(record.config, record, progress))
+    except BaseException as error:
+        record.leave()
+        if too_little_memory(error):
+            raise RunError(f"too little memory: {str(error).splitlines()[0]}") from None
+        raise
 
 
 def run_all(
@@ -157,6 +170,7 @@ def _name_of_now(name: str) -> str:
 def _copy(folder: Path, content: dict, to: Path) -> None:
     """Copies a run's result and arrays, as TO.json and TO.NAME.npz."""
     try:
+        clear_halves(to.parent, f".{escape(to.name)}.*")
         write_json(to.with_name(f"{to.name}.json"), content)
         for file in folder.glob("*.npz"):
             write_bytes(to.with_name(f"{to.name}.{file.name}"), file.read_bytes())

@@ -35,6 +35,9 @@ Dropout = Annotated[float, Range("from 0 to below 1", lambda value: 0 <= value <
 Share = Annotated[float, Range("between 0 and 1", lambda value: 0 < value < 1)]
 Seed = Annotated[int, Range(f"from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)]
 
+# Whole numbers that torch takes.
+LARGEST = 2**63 - 1
+
 # Settings that do not change a result's row in the tables.
 NO_ROW = ("seed", "checkpoint_every", "snapshots")
 
@@ -170,7 +173,9 @@ def _read(key: str, text: str, now: object):
         kind = "a whole number" if isinstance(now, int) else "a number"
         with suppress(ValueError):
             value = int(text) if isinstance(now, int) else float(text)
-            if math.isfinite(value):
+            if isinstance(value, int) and abs(value) > LARGEST:
+                kind = f"a whole number of at most {LARGEST}"
+            elif math.isfinite(value):
                 return value
         value = None
     if value is None:

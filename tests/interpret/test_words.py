@@ -401,3 +401,153 @@ def test_a_run_of_ours_says_what_its_layers_have(tmp_path):
     checkpoint(tmp_path / "checkpoint-3", **{f"lm_head.{name}": value for name, value in layer.state_dict().items()})
     (tmp_path / "config.json").write_text(json.dumps({"experiment": "ptb", "num_features": 9}))
     assert not universe(tmp_path).note
+
+
+BAD_VOCABULARIES = {
+    '{"z": 100000000000}': r"'z' has 100000000000, which is no whole number from 0 to 4194303",
+    '{"a": 0, "b": -1}': "'b' has -1, which is no",
+    '{"a": 0, "b": 0}': "'a' and 'b' both have 0",
+    '{"a": 0, "b": true}': "'b' has True, which is no",
+    '{"a": 0.0}': r"'a' has 0\.0, which is no",
+    '{"a": 1e999}': "'a' has inf, which is no",
+    "{}": "it has no names",
+    "[" * 100_000: "it nests too deeply",
+    '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 0, "content": "b"}]}': "'a' and 'b' both have 0",
+}
+
+
+@pytest.mark.parametrize("text", BAD_VOCABULARIES)
+def test_numbers_that_name_no_row_or_one_twice_are_one_sentence(tmp_path, text):
+    (tmp_path / "vocab.json").write_text(text)
+    with pytest.raises(SourceError, match=rf"^.*vocab\.json is no vocabulary: .*\({BAD_VOCABULARIES[text]}.*\)\.$"):
+        vocabulary(tmp_path / "vocab.json")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_what_has_no_end_is_not_read_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("similitude.files.LONGEST", 2**20)
+    for name in ("vocab.json", "names.txt"):
+        (tmp_path / name).symlink_to("/dev/zero")
+        with pytest.raises(SourceError, match=r"no names could be read from .*: it is longer than 1,048,576 bytes\.$"):
+            vocabulary(tmp_path / name)
+    with pytest.raises(SourceError, match="line 1 of /dev/zero is no word with its vector"):
+        read("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int64", "bool", "uint16", "complex64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+)
+@pytest.mark.parametrize("tensor", ["lm_head.features.weight", "lm_head.prototypes"])
+def test_vectors_of_other_dtypes_are_one_sentence(tmp_path, dtype, tensor):
+    tensors = {"lm_head.features.weight": torch.ones(3, 2), "lm_head.prototypes": torch.ones(4, 2)}
+    tensors[tensor] = tensors[tensor].to(getattr(torch, dtype))
+    folder = checkpoint(tmp_path / "model", **tensors)
+    result = invoke(str(folder), "good")
+    assert result.exit_code == 1
+    assert f"{tensor} in {folder}" in result.stderr
+    assert f"of float16, bfloat16, float32, float64; it is {dtype} [" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+MISMATCHED = {
+    "widths": (dict(bank=(3, 2), wte=(4, 3)), "vectors and features must have the same width D"),
+    "no rows": (dict(bank=(3, 2), wte=(0, 2)), r"there must be a name|vectors must be \[N, D\]|no object is named"),
+    "no features": (dict(bank=(0, 2), wte=(4, 2)), "features"),
+    "a bank of one axis": (dict(bank=(3,), wte=(4, 3)), r"must be \[K, D\], a row for each feature"),
+    "vectors of three axes": (dict(bank=(3, 2), wte=(4, 2, 2)), r"must be \[N, D\], a row for each word"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHED)
+def test_vectors_that_do_not_match_are_one_sentence(tmp_path, case):
+    shapes, says = MISMATCHED[case]
+    tensors = {"lm_head.features.weight": torch.ones(shapes["bank"]), "wte.weight": torch.ones(shapes["wte"])}
+    result = invoke(str(checkpoint(tmp_path / "model", **tensors)), "good")
+    assert "Traceback" not in result.output
+    if case == "no features":
+        assert "no feature is left" in result.stdout
+        return
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(says, result.stderr)
+
+
+def test_vectors_that_are_not_finite_and_names_that_stand_twice_are_one_sentence(tmp_path):
+    wte = torch.randn(4, 3)
+    wte[1, 1] = float("nan")
+    folder = checkpoint(tmp_path / "model", **{"wte.weight": wte})
+    assert "no source of words: vectors must be finite" in invoke(str(folder), "good").stderr
+    bank = checkpoint(
+        tmp_path / "bank", **{"wte.weight": torch.randn(4, 3), "lm_head.features.weight": torch.ones(2, 3)}
+    )
+    (bank / "vocab.json").unlink()
+    (bank / "names.txt").write_text("a\nb\na\nc\n")
+    result = invoke(str(bank), "a")
+    assert "names must be distinct; 'a' stands at 0 and at 2" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_names_reach_the_terminal_without_what_it_would_obey(tmp_path):
+    names = ["\x1b[31mred", "\x9b2J", "\ud800", "good"]
+    folder = checkpoint(
+        tmp_path / "model", **{"wte.weight": torch.randn(4, 3), "lm_head.features.weight": torch.ones(2, 3)}
+    )
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    for result in (invoke(str(folder), "~(good - good)", "--top", "4"), invoke(str(folder), '"\x1b[31mred"')):
+        assert result.exit_code == 0, result.output
+        assert all(c.isprintable() or c == "\n" for c in result.output)
+        assert r"\x1b[31mred" in result.output
+    for wrong in ('"\x1b]0;title"', "\udcff", "\x9b2K"):
+        result = invoke(str(folder), wrong)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert all(c.isprintable() or c == "\n" for c in result.output)
+
+
+HUGE = ["--features 1000000000000", "--features 1" + "0" * 30, "--seed 1" + "0" * 30, "--words 1" + "0" * 30]
+
+
+@pytest.mark.parametrize("option", [*HUGE, "--top 1" + "0" * 30, "--strongest 1" + "0" * 30])
+def test_numbers_that_are_too_large_are_told(glove, option):
+    result = invoke(str(glove), "a0", *option.split())
+    assert result.exit_code != 0
+    assert isinstance(result.exception, SystemExit)
+    # Typer draws a box around its own sentence.
+    assert result.stderr.startswith("too little memory: ") or "Invalid value for '--" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--top", "--strongest", "--words"])
+def test_more_than_there_is_means_all(glove, option):
+    result = invoke(str(glove), "a0", option, str(2**63 - 1), "--features", "64")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_run_that_was_damaged_is_no_source(tmp_path):
+    from similitude.files import write_sums
+
+    layer = TverskyProjection(5, 4, 9)
+    folder = checkpoint(tmp_path / "checkpoint-3", **{f"lm_head.{n}": value for n, value in layer.state_dict().items()})
+    (tmp_path / "config.json").write_text(json.dumps({"experiment": "ptb", "num_features": 9}))
+    write_sums(folder, ["model.safetensors"])
+    assert universe(tmp_path)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(SourceError, match=r"model\.safetensors is damaged, gone or edited; restore it, or run"):
+        universe(tmp_path)
+
+
+def test_a_fitted_bank_may_start_from_the_words_clusters():
+    g = torch.Generator().manual_seed(0)
+    kinds = torch.nn.functional.normalize(torch.randn(5, 20, generator=g), dim=-1)
+    vectors = kinds.repeat_interleave(40, dim=0) + 0.1 * torch.randn(200, 20, generator=g)
+    names = [f"{kind}{i}" for kind in "abcde" for i in range(40)]
+    found = {bank: universe((names, vectors), num_features=25, bank=bank) for bank in ("k-means", "random")}
+    alike = {}
+    for bank, u in found.items():
+        near = [name for name, _ in u["a0"].nearest(20)]
+        alike[bank] = sum(name.startswith("a") for name in near)
+    assert alike["k-means"] == 20
+    assert alike["random"] < 20
+    assert len(universe((names, vectors), bank="k-means").features) == 25  # one for eight words
+    with pytest.raises(ValueError, match="directions must be one of"):
+        universe((names, vectors), bank="kmeans")

@@ -1,7 +1,10 @@
 """The commands: what they print, what they write, and how they fail."""
 
 import itertools
+import os
 import runpy
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +19,7 @@ pytest.importorskip("rich")
 
 from typer.testing import CliRunner
 
-from similitude import TverskyProjection, __version__, cli, doctor
+from similitude import TverskyProjection, __version__, _starting, cli, doctor
 from similitude.form import DIFFERENCES, INTERSECTIONS
 from similitude.reproduce import demo
 
@@ -208,3 +211,62 @@ def test_seed_decides_the_training(few_digits):
     assert losses(config) == losses(config)
     assert losses(config) != losses(replace(config, seed=1))
     assert len(losses(config)) == config.steps(few_digits)
+
+
+@pytest.mark.parametrize("option", ["--features 1000000000000", "--features 1" + "0" * 30, "--seed 1" + "0" * 30])
+def test_numbers_that_are_too_large_for_the_demo_are_told(few_digits, tmp_path, option):
+    result = invoke("demo", "--out", str(tmp_path / "digit.png"), *option.split())
+    assert result.exit_code != 0
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("too little memory: ") or "Invalid value for '--" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_of_ours_are_not_taken_for_a_lack_of_memory(few_digits, monkeypatch, tmp_path):
+    def broken(*_):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(demo, "show", broken)
+    assert isinstance(invoke("demo", "--out", str(tmp_path / "digit.png")).exception, RuntimeError)
+
+
+def test_what_a_sentence_quotes_is_not_obeyed_by_the_terminal(tmp_path):
+    result = invoke("demo", "--out", str(tmp_path / "\x1b[31m\udcff"))
+    assert result.exit_code == 1
+    assert one_sentence(result.stderr)
+    assert r"\x1b[31m\udcff" in result.stderr
+
+
+STARTS = {"module": ["-m", "similitude"], "script": ["similitude"], "library": ["-c", "import similitude"]}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("library", ["torch", "typer"])
+def test_an_interrupt_while_the_program_imports_is_one_line(tmp_path, start, library):
+    """A library that is being imported may also turn KeyboardInterrupt into another error."""
+    (tmp_path / f"{library}.py").write_text(
+        "import os, signal, time\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(5)\n"
+        "except KeyboardInterrupt:\n    raise ImportError('interrupted') from None\n"
+    )
+    (tmp_path / "similitude").write_text("from similitude.cli import main\nmain()\n")
+    root = Path(cli.__file__).parents[1]
+    paths = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    words = [str(tmp_path / "similitude")] if start == "script" else STARTS[start]
+    done = subprocess.run([sys.executable, *words], env=os.environ | paths, cwd=root, capture_output=True, text=True)
+    if start == "library":
+        assert ("ImportError: interrupted" in done.stderr) is (library == "torch")
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped.\n")
+
+
+def test_a_program_that_has_started_is_interrupted_as_usual(monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, _starting._stop)
+        _starting.started()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    _starting.started()
+    assert signal.getsignal(signal.SIGINT) is before

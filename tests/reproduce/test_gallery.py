@@ -155,7 +155,7 @@ def test_the_strip_shows_what_the_run_trained(runs, tmp_path):
     gallery.make(folder, tmp_path / "before")
     save_file(other, folder / "model.safetensors")
     with pytest.raises(
-        RunError, match=r"model\.safetensors is damaged, or was edited: .* remove .*SHA256SUMS to take it"
+        RunError, match=r"model\.safetensors is damaged, gone or edited: .* remove .*SHA256SUMS to take it"
     ):
         gallery.make(folder, tmp_path / "after")
     (folder / "SHA256SUMS").unlink()

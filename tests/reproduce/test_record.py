@@ -392,7 +392,7 @@ def test_a_run_that_has_ended_is_what_it_was_or_refused(tmp_path, file):
     assert open_record(tmp_path / "copy").result["result"] == {"accuracy": 0.25}
     path.write_bytes(path.read_bytes().removesuffix(b"\n") + b" ")
     with pytest.raises(
-        RunError, match=r"^.*is damaged, or was edited: restore it, or remove .*SUMS to take it as it is\.$"
+        RunError, match=r"^.*is damaged, gone or edited: restore it, or remove .*SUMS to take it as it is\.$"
     ):
         open_record(tmp_path / "copy")
     (tmp_path / "copy" / "SHA256SUMS").unlink()

@@ -182,13 +182,16 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, ended):
         (["editing", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
         (["legibility", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
         (["editing", "--set", "validation=1"], "leaves no digits to train on, or no sevens with a stroke to select by"),
+        (["heads", "--set", "num_features=1000000000000"], "too little memory: "),
     ],
 )
-def test_what_shows_only_in_a_run_gets_one_sentence_too(arguments, sentence, ended):
+def test_what_shows_only_in_a_run_gets_one_sentence_too_and_leaves_no_folder(arguments, sentence, ended, tmp_path):
     code, said = ended(*arguments, "--smoke")
     assert code == 1
     assert sentence in said
     assert said.count("\n") == 1
+    kept = list(tmp_path.rglob("log.jsonl"))
+    assert bool(kept) == bool(list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize("name", ["xor", "mnist", "resnet", "ptb"])
@@ -393,3 +396,44 @@ def flat(value) -> list[float]:
     if isinstance(value, dict | list):
         return [n for item in (value.values() if isinstance(value, dict) else value) for n in flat(item)]
     return [value] if isinstance(value, int | float) else []
+
+
+FEW = ["num_features=1", "seeds=1", "steps=3"]
+
+
+@pytest.mark.parametrize("error", [RunError("no data."), KeyboardInterrupt(), MemoryError("no room")])
+def test_a_run_that_fails_before_its_first_line_leaves_no_folder_that_it_made(tmp_path, monkeypatch, error):
+    def failing(config, record, progress):
+        assert (record.folder / "config.json").exists()
+        raise error
+
+    monkeypatch.setattr("similitude.reproduce.run.find", lambda name: replace(find(name), run=failing))
+    (tmp_path / "mine").mkdir()
+    for out in (tmp_path / "deep" / "run", tmp_path / "mine"):
+        with pytest.raises((RunError, KeyboardInterrupt)):
+            run_one("xor", settings=FEW, out=out, results=tmp_path / "new" / "results", device="cpu")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+def test_a_run_that_fails_later_keeps_what_it_has(tmp_path, monkeypatch):
+    def failing(config, record, progress):
+        record.log(1, loss=1.0)
+        raise RunError("the loss is nan.")
+
+    monkeypatch.setattr("similitude.reproduce.run.find", lambda name: replace(find(name), run=failing))
+    with pytest.raises(RunError, match="the loss is nan"):
+        run_one("xor", settings=FEW, out=tmp_path / "run", results=tmp_path / "results", device="cpu")
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.json", "log.jsonl"}
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_copy_clears_what_a_killed_one_left(tmp_path):
+    content = run_one("xor", settings=FEW, out=tmp_path / "run", results=tmp_path / "results", device="cpu")
+    [path] = (tmp_path / "results").glob("*.json")
+    left = [path.with_name(f".{name}.77.half") for name in (path.name, f"{path.stem}.outcomes.npz")]
+    others = path.with_name(".xor-paper-seed7.json.77.half")
+    for half in (*left, others):
+        half.write_text("half")
+    assert run_one("xor", settings=FEW, out=tmp_path / "run", results=tmp_path / "results", device="cpu") == content
+    assert not any(half.exists() for half in left)
+    assert others.exists()

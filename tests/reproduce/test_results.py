@@ -174,3 +174,13 @@ def test_results_of_other_experiments_and_versions_are_one_sentence(tmp_path, ch
     result = invoke("mnist", "--results", tmp_path)
     again = "remove it, or make it again with: similitude reproduce mnist"
     assert result.stderr == f"{tmp_path / 'mnist-b.json'} {why}; {again}\n"
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "\x9b2J", "\ud800"])
+@pytest.mark.parametrize("key", ["row", "caveat", "device"])
+def test_a_result_with_text_that_a_terminal_obeys_is_refused(tmp_path, text, key):
+    path = next((Path(__file__).parents[2] / "results").glob("xor-paper-*.json"))
+    content = json.loads(path.read_text())
+    (tmp_path / path.name).write_text(json.dumps({**content, key: f"a {text}"}))
+    with pytest.raises(results.RunError, match="has text that a terminal cannot show; remove it"):
+        results.load(tmp_path, "xor")

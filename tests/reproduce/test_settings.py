@@ -140,3 +140,11 @@ def test_settings_pick_rows_that_name_them_and_hold_for_all_otherwise():
     with pytest.raises(RunError) as error:
         rows(ptb, "paper", ["num_features=8192", "network=tversky-head"])
     assert str(error.value) == "no such row of ptb has network=tversky-head; there is tversky-all-1layer."
+
+
+@pytest.mark.parametrize("setting", ["steps=1" + "0" * 30, "sizes=1,1" + "0" * 30, "steps=-1" + "0" * 30])
+def test_whole_numbers_that_torch_cannot_take_are_told(setting):
+    with pytest.raises(
+        RunError, match=r"must be a whole number of at most 9223372036854775807, as in .*; got '-?10*'\.$"
+    ):
+        changed(Config(), [setting])
