@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from similitude.reproduce.record import commit
+from similitude.reproduce.origin import commit
 
 Run = Callable[[], object]
 

@@ -20,15 +20,12 @@ import gc
 import hashlib
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +47,12 @@ from ..files import (
     write_json,
     write_sums,
 )
+from .origin import origin, peak_gib
 
 # Files of a run whose names other programs use too.
 WRITTEN = ("log.jsonl", "model.safetensors", "result.json")
 # Files of a checkpoint.
 CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
-LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 # Settings and experiments by the names of version 0.1.0, and their names now.
 RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
@@ -248,7 +245,7 @@ class Record:
             "result": _plain(result),
             "data": self.hashes,
             "seconds": round(self.seconds(), 1),
-            "peak_gib": round(_peak_gib(self.device), 3),
+            "peak_gib": round(peak_gib(self.device), 3),
             **self.origin,
         }
         with self._writing():
@@ -415,44 +412,7 @@ def _event_writer(folder: Path):
     return SummaryWriter(str(folder / "tensorboard"))
 
 
-def _peak_gib(device: str) -> float:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**30
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**20
-    try:
-        import resource
-    except ImportError:  # Windows
-        return float("nan")
-    # macOS counts in bytes, others in KiB.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-
-
 def paper(table: str) -> list[dict[str, str]]:
     """The lines of one of the paper's tables."""
     text = (resources.files("similitude.reproduce") / "paper" / f"{table}.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
-
-
-def origin(device: str) -> dict[str, Any]:
-    """Versions, device and commit of this process."""
-    versions = {}
-    for library in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[library] = metadata.version(library)
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    where = gpu or f"{platform.machine()}, {torch.get_num_threads()} threads"
-    return {"versions": {"python": platform.python_version(), **versions}, "device": where, "commit": commit()}
-
-
-def commit() -> str:
-    """The commit, marked if files have changed since; SIMILITUDE_COMMIT overrides it where there is no git."""
-    if named := os.environ.get("SIMILITUDE_COMMIT"):
-        return named
-    here = Path(__file__).parent
-    try:
-        run = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
-    except OSError:
-        return "unknown"
-    return run.stdout.strip() or "unknown"
