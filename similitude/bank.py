@@ -210,7 +210,7 @@ class FeatureBank(nn.Module):
             errors: list[str] = args[-1]
             errors.append(f"{prefix}about: {error}")
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         # Banks pickled by version 0.1.0 have none of these.
         super().__setstate__({"presence": None, "hold": False, "notes": Notes(), **state})
         if "threshold" not in self._buffers:
@@ -420,7 +420,7 @@ def _is_layer(module: object) -> bool:
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
-    layers: dict = {name: m for name, m in model.named_modules() if _is_layer(m)}
+    layers: dict[str, Any] = {name: m for name, m in model.named_modules() if _is_layer(m)}
     if not layers:
         raise ValueError(f"there is no Tversky layer in this {type(model).__name__}.")
     for layer in layers.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +161,7 @@ class ShardedProjection(TverskyProjection):
         return rows * self.mesh.get_local_rank()
 
 
-def shard(model: nn.Module, blocks: Iterable[nn.Module], **options) -> nn.Module:
+def shard(model: nn.Module, blocks: Iterable[nn.Module], **options: Any) -> nn.Module:
     """``model`` under FSDP2, with feature banks that several blocks share.
 
     Each block becomes a group of its own. A bank that groups share goes into the model's group, and so does all that is

@@ -172,11 +172,8 @@ def calibrate(
     # In 64 bits, so that the constants do not depend on the number of threads.
     bank = features.to(widest(features))
     drawn = prototypes is None
-    if prototypes is None and threshold is not None and x is not None:
-        # Thresholds may lie far from the origin, where normal objects are not.
-        prototypes = x[torch.randperm(len(x), generator=generator, device="cpu")[:256].to(x.device)]
-    elif prototypes is None:
-        prototypes = torch.randn(256, D, generator=generator, device="cpu")
+    if prototypes is None:
+        prototypes = _objects(D, x if threshold is not None else None, generator)
     P = len(prototypes)
     most = max(64, min(256, 2**28 // (D * K)))
     chosen = torch.randperm(P, generator=generator, device="cpu")[:most]
@@ -204,6 +201,14 @@ def calibrate(
         spread = SPREAD if P != 2 else OF_TWO if K > 1 else OF_TWO_OVER_ONE
     units = [unit * spread / size for unit in units]
     return [unit * part for unit, part in zip(units, shares, strict=True)], units
+
+
+def _objects(D: int, x: Tensor | None, generator: torch.Generator) -> Tensor:
+    """Objects in place of prototypes: some of ``x``, or standard normal ones."""
+    if x is None:
+        return torch.randn(256, D, generator=generator, device="cpu")
+    # Thresholds may lie far from the origin, where normal objects are not.
+    return x[torch.randperm(len(x), generator=generator, device="cpu")[:256].to(x.device)]
 
 
 @torch.no_grad()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from . import checks
 from .bank import FeatureBank
@@ -10,7 +15,7 @@ from .contrast import CONSTANTS
 from .initialize import PAPER, calibrate
 
 
-def like(given: Tensor, device, dtype) -> tuple:
+def like(given: Tensor, device: Device, dtype: torch.dtype | None) -> tuple[Any, ...]:
     """The device and dtype asked for, or those of what was given."""
     return given.device if device is None else device, given.dtype if dtype is None else dtype
 
@@ -28,7 +33,16 @@ def check_prototypes(prototypes: object, P: int, D: int) -> None:
         )
 
 
-def made_bank(dim, num_features, features, init, presence, hold, device, dtype) -> FeatureBank:
+def made_bank(
+    dim: int,
+    num_features: int | None,
+    features: FeatureBank | None,
+    init: str,
+    presence: float | None,
+    hold: bool | int,
+    device: Device,
+    dtype: torch.dtype | None,
+) -> FeatureBank:
     """The bank that was given, checked, or a new one."""
     if features is None:
         if num_features is None:
@@ -52,7 +66,14 @@ def made_bank(dim, num_features, features, init, presence, hold, device, dtype) 
     return features
 
 
-def start_constants(module, values: tuple, learnable, parametrization, device, dtype) -> None:
+def start_constants(
+    module: Any,
+    values: tuple[float | None, ...],
+    learnable: bool | Collection[str],
+    parametrization: str,
+    device: Device,
+    dtype: torch.dtype | None,
+) -> None:
     for name, value in zip(CONSTANTS, values, strict=True):
         if value is not None:
             checks.check_scalar(name, value)
@@ -61,7 +82,9 @@ def start_constants(module, values: tuple, learnable, parametrization, device, d
     module.reset_constants()
 
 
-def reset_constants(module, prototypes: Tensor | None, x: Tensor | None, spread: float | None, share: float) -> None:
+def reset_constants(
+    module: Any, prototypes: Tensor | None, x: Tensor | None, spread: float | None, share: float
+) -> None:
     """What was asked for, and for the rest what the starting values of the vectors call for."""
     given, usual, units = module.starting_constants, PAPER, None
     if module.init == "calibrated" and None in given:

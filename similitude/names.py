@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Notes:
         scores = {k: score for k, score in self.scores.items() if k != feature}
         return Notes(names, scores, self.fixed - {feature}, self.framed)
 
-    def plain(self) -> dict:
+    def plain(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "names": {str(k): v for k, v in sorted(self.names.items())},
@@ -76,7 +76,7 @@ class Notes:
         return torch.frombuffer(bytearray(json.dumps(self.plain()).encode()), dtype=torch.uint8)
 
     @classmethod
-    def of(cls, saved: Tensor | dict, num_features: int) -> Notes:
+    def of(cls, saved: Tensor | dict[str, Any], num_features: int) -> Notes:
         """Notes from what ``tensor`` or ``plain`` made."""
         try:
             given = json.loads(bytes(saved.cpu().tolist())) if isinstance(saved, Tensor) else saved

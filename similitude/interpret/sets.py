@@ -53,6 +53,9 @@ class Universe:
     vectors: Tensor
     features: Tensor
     names: list[str]
+    threshold: Tensor | None
+    cut: bool
+    feature_names: dict[int, str]
 
     def __init__(
         self,

@@ -175,7 +175,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             new = (prototypes, self.lm_head.features.weight, self.transformer.ln_f.bias)
             self.leans = self.presence > 0.5 and all(map(is_missing, new))
 
-    def tie_weights(self, *args, **kwargs) -> None:
+    def tie_weights(self, *args: Any, **kwargs: Any) -> None:
         super().tie_weights(*args, **kwargs)
         if self.leans:
             self.leans = False

@@ -69,7 +69,7 @@ class TverskyPreTrained(nn.Module):
         super()._init_weights(module)  # pyright: ignore
         fill_missing(module)
 
-    def tie_weights(self, *args, **kwargs) -> None:
+    def tie_weights(self, *args: Any, **kwargs: Any) -> None:
         """As in transformers, whose last step it is in construction and loading: constants can be calibrated now."""
         super().tie_weights(*args, **kwargs)  # pyright: ignore
         for module in self.modules():

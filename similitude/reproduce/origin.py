@@ -10,13 +10,14 @@ import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
 LIBRARIES = ("similitude", "torch", "numpy", "transformers", "triton")
 
 
-def origin(device: str) -> dict:
+def origin(device: str) -> dict[str, Any]:
     """Versions, device and commit of this process."""
     versions = {}
     for library in LIBRARIES:

@@ -22,8 +22,8 @@ class Trunk(nn.Module):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.transformer = model.get_submodule("transformer")
-        self.features = getattr(model.get_submodule("lm_head"), "features", None)
+        self.transformer: nn.Module = model.get_submodule("transformer")
+        self.features: nn.Module | None = getattr(model.get_submodule("lm_head"), "features", None)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.transformer(tokens, use_cache=False).last_hidden_state

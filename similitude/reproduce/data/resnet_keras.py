@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ DEPTHS = (3, 4, 6, 3)
 TORCH_EPS = 1e-5
 
 
-def resnet50(folder: str | Path):
+def resnet50(folder: str | Path) -> Any:
     """A ResNetForImageClassification with 1000 classes.
 
     Args:
