@@ -18,6 +18,7 @@ PACKAGE = ROOT / "similitude"
 # CONTRIBUTING.md says what each is for.
 LAYERS = [
     "_moved",
+    "_registered",
     "form",
     "files",
     "_text",

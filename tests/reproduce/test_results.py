@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,17 @@ def test_results_of_other_experiments_and_versions_are_one_sentence(tmp_path, ch
     result = invoke("mnist", "--results", tmp_path)
     again = "remove it, or make it again with: similitude reproduce mnist"
     assert result.stderr == f"{tmp_path / 'mnist-b.json'} {why}; {again}\n"
+
+
+def test_without_a_folder_of_results_those_of_the_wheel_are_shown(monkeypatch, tmp_path):
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert shipped["force-include"] == {"results": "similitude/results"}
+    assert Path(results.__file__).parents[1] / "results" == results.SHIPPED
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "SHIPPED", ROOT / "results")
+    assert "product + subtractmatch" in invoke("xor").stdout
+    other = invoke("xor", "--results", "elsewhere")
+    assert other.exit_code == 1
+    assert "no results of xor in elsewhere" in other.stderr
+    (tmp_path / "results").mkdir()
+    assert "no results of xor in results" in invoke("xor").stderr
