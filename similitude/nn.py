@@ -248,7 +248,7 @@ class TverskyProjection(Contrast):
         self.starting_scale = checks.check_scale(scale, self.form.model)
         if self.starting_scale is not None:
             self.scale_log = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
-            self._reset_scale()
+            self.reset_scale()
 
     def reset_parameters(self) -> None:
         """Starting values again; a bank or prototypes that were given are left alone."""
@@ -259,10 +259,11 @@ class TverskyProjection(Contrast):
         self.reset_constants()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-        self._reset_scale()
+        self.reset_scale()
 
     @torch.no_grad()
-    def _reset_scale(self) -> None:
+    def reset_scale(self) -> None:
+        """The scale's starting value again."""
         if self.starting_scale is not None:
             self.scale_log.fill_(math.log(self.starting_scale))
 

@@ -170,7 +170,7 @@ def _walk(
         losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
             # Of the logits' products with their gradients, the scale has the same part as the similarities.
-            if to_scale is not None:
+            if to_scale is not None and scale is not None and inner is not None:
                 to_scale += inner.sum().to(to_scale.dtype) / scale
             to_chunk = pull(slope if scale is None else slope * scale, inner)
             if to_a is not None:
