@@ -1,6 +1,7 @@
 """Tversky neural networks for PyTorch: layers that compare by what is shared and what is not."""
 
 from . import _moved as _moved
+from . import _registered as _registered
 from . import _starting as _starting  # before the imports that take a while
 from . import functional
 from .convert import convert

@@ -54,6 +54,16 @@ def check_hold(hold: object, presence: float | None) -> bool | int:
     return hold
 
 
+def check_scale(value: object, model: str) -> float | None:
+    if value is None:
+        return None
+    if model != "ratio":
+        raise ValueError(f"scale={value!r} is for model='ratio'; the contrast model has theta, which scales it.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"scale must be a number above 0, such as 4; got {value!r}.")
+    return float(value)
+
+
 def check_vectors(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(value).__name__}.")

@@ -59,6 +59,8 @@ class PrototypeParallel(ParallelStyle):
         P, shares = module.out_features, device_mesh.size()
         if math.ceil(P / shares) * (shares - 1) >= P:
             raise ValueError(f"{P} prototypes leave some of {shares} processes without any; use a smaller mesh.")
+        if module.starting_scale is not None:
+            raise ValueError("PrototypeParallel takes no layer with a scale: multiply its output instead.")
         if self.tied_to is not None:
             if self.tied_to.weight is not module.prototypes:
                 raise ValueError("tied_to must be the embedding whose weight the prototypes are; got another one.")

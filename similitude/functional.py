@@ -168,6 +168,7 @@ def tversky_cross_entropy(
     backend: str = "auto",
     leak: float = 0.0,
     threshold: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """Cross entropy of the similarities to all prototypes, without their N×P table: ``[..., D]``, ``[...]`` -> ``[]``.
 
@@ -188,10 +189,11 @@ def tversky_cross_entropy(
         label_smoothing: Share of each target that is spread evenly over all prototypes.
         z_loss: Weight of the squared log-sum-exp, which is added to each loss before the reduction.
         threshold: As in ``tversky_projection``.
+        scale: Factor of the similarities, a tensor of one number; the ratio model's lie in [0, 1] and need one.
 
     Equivalent to::
 
-        logits = tversky_projection(x, prototypes, features, ...).flatten(0, -2) + bias          # [N, P]
+        logits = scale * tversky_projection(x, prototypes, features, ...).flatten(0, -2) + bias  # [N, P]
         F.cross_entropy(logits, target.flatten(), ...) + z_loss * logits.logsumexp(-1).square().mean()
     """
     form = Form.of(intersection, difference, level, model, normalize, backend, leak)
@@ -204,7 +206,7 @@ def tversky_cross_entropy(
         check_threshold(threshold, features)
     if backend == "triton":
         check_triton(prototypes)
-    how = (bias, target.flatten(), ignore_index, reduction, float(label_smoothing), float(z_loss), threshold)
+    how = (bias, target.flatten(), ignore_index, reduction, float(label_smoothing), float(z_loss), threshold, scale)
     with without_autocast(x.device.type):
         out = vectors.loss(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, *how)
     # Autocast keeps losses in 32 bits, and outside it the answer has the dtype of x.

@@ -6,6 +6,7 @@ N objects, P prototypes, K features, D dim. State: ``prototypes [P, D]``, ``feat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .initialize import INITS, SHARE, fill_prototypes_
 from .kept import Kept, place
 from .making import check_prototypes, like, made_bank, reset_constants, start_constants
 from .ops import vectors
-from .ops.modes import rounded, without_autocast
+from .ops.modes import rounded, wide, without_autocast
 from .ops.plan import Plan
 from .presence import warn_of_no_bias
 
@@ -162,6 +163,8 @@ class TverskyProjection(Contrast):
         features: A FeatureBank to share instead.
         prototypes: A parameter ``[P, D]`` to tie to, such as an embedding's weight; by default the layer makes its own.
         bias: Whether to add a learned number to each output; the paper does not.
+        scale: Starting value, such as 4, of a learned factor of the ratio model's similarities. They lie in [0, 1]: as
+            logits they train with a scale and a bias. The contrast model has θ.
         alpha, beta, theta: Starting values; by default those of ``init``.
         learnable: Which of the three train: True, False, or their names.
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
@@ -190,6 +193,7 @@ class TverskyProjection(Contrast):
     spread: float | None
     alpha_share: float = SHARE
     bias: nn.Parameter | None
+    starting_scale: float | None = None
 
     def __init__(
         self,
@@ -200,6 +204,7 @@ class TverskyProjection(Contrast):
         features: FeatureBank | None = None,
         prototypes: nn.Parameter | None = None,
         bias: bool = False,
+        scale: float | None = None,
         alpha: float | None = None,
         beta: float | None = None,
         theta: float | None = None,
@@ -240,6 +245,10 @@ class TverskyProjection(Contrast):
         self.register_parameter(
             "bias", nn.Parameter(torch.zeros(num_prototypes, device=device, dtype=dtype)) if bias else None
         )
+        self.starting_scale = checks.check_scale(scale, self.form.model)
+        if self.starting_scale is not None:
+            self.scale_log = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+            self.reset_scale()
 
     def reset_parameters(self) -> None:
         """Starting values again; a bank or prototypes that were given are left alone."""
@@ -250,6 +259,18 @@ class TverskyProjection(Contrast):
         self.reset_constants()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+        self.reset_scale()
+
+    @torch.no_grad()
+    def reset_scale(self) -> None:
+        """The scale's starting value again."""
+        if self.starting_scale is not None:
+            self.scale_log.fill_(math.log(self.starting_scale))
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The learned factor of the similarities, or None."""
+        return None if self.starting_scale is None else self.scale_log.to(wide(self.scale_log.dtype)).exp()
 
     def reset_constants(self, x: Tensor | None = None, spread: float | None = None) -> None:
         """Starting values of α, β, θ again, for the bank and the prototypes as they are now.
@@ -273,7 +294,9 @@ class TverskyProjection(Contrast):
         return self.prototypes.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self._similarities(x)
+        out, scale = self._similarities(x), self.scale
+        if scale is not None:
+            out = (out * scale).to(out.dtype)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _similarities(self, x: Tensor) -> Tensor:
@@ -363,6 +386,7 @@ class TverskyProjection(Contrast):
             **self.form._asdict(),
             threshold=threshold,
             bias=self.bias,
+            scale=self.scale,
             ignore_index=ignore_index,
             reduction=reduction,
             label_smoothing=label_smoothing,
@@ -399,6 +423,7 @@ class TverskyProjection(Contrast):
         shape = f"dim={self.in_features}, num_prototypes={self.out_features}"
         tied = "" if self.owns_prototypes else ", prototypes=tied"
         bias = "" if self.bias is None else ", bias=True"
+        bias += "" if self.starting_scale is None else f", scale={self.starting_scale:g}"
         return f"{shape}{tied}{bias}, {self.form.described()}{_shown(self)}"
 
 

@@ -58,6 +58,8 @@ class DataDomain(Contrast):
             raise TypeError(f"backbone must be a module or another callable; got {type(backbone).__name__}.")
         if not isinstance(head, TverskyProjection | nn.Linear):
             raise TypeError(f"head must be a TverskyProjection or an nn.Linear; got {type(head).__name__}.")
+        if isinstance(head, TverskyProjection) and head.starting_scale is not None:
+            raise ValueError("a DataDomain network takes no head with a scale: multiply its output instead.")
         self._kept: Kept | None = None
         self.backbone, self.dim, self.shape = backbone, head.in_features, _checked_shape(shape)
         vectors = head.weight if isinstance(head, nn.Linear) else head.prototypes

@@ -197,6 +197,13 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         normal = torch.randn(512, self.config.n_embd, generator=generator, device="cpu", dtype=torch.float32)
         self.lm_head.reset_constants(nn.functional.layer_norm(normal, normal.shape[1:]) + TILT)
 
+    def _share_bank(self) -> None:
+        """Gives the blocks the head's bank, which nn.DataParallel and PEFT put another module in place of."""
+        bank = self.lm_head.features
+        for block in self.transformer.h:
+            if isinstance(block.mlp, TverskyMLP) and block.mlp.projection.features is not bank:
+                block.mlp.projection.__dict__["features"] = bank
+
     def as_projection(self) -> TverskyProjection:
         """The head, for views of features."""
         return self.lm_head
@@ -277,6 +284,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
                 accumulated gradients equal those of one large batch.
         """
         shift_labels = kwargs.pop("shift_labels", None)
+        self._share_bank()
         outputs = self.transformer(
             input_ids,
             past_key_values=past_key_values,

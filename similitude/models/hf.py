@@ -17,9 +17,10 @@ from ..form import Form
 from ..initialize import fill_prototypes_
 from ..nn import FeatureBank, TverskyProjection
 
-LAYER = (*Form._fields, *CONSTANTS, "learnable", "parametrization", "init")
-# Buffers that some versions of transformers save and others do not.
+LAYER = (*Form._fields, *CONSTANTS, "scale", "learnable", "parametrization", "init")
+# Marks layers whose constants are still to be calibrated.
 UNCALIBRATED = "_uncalibrated"
+# Buffers that some versions of transformers save and others do not.
 BUFFERS = (".attn.bias", ".masked_bias", ".num_batches_tracked")
 
 
@@ -39,6 +40,7 @@ class TverskyOptions:
     alpha: float | None = None
     beta: float | None = None
     theta: float | None = None
+    scale: float | None = None
     learnable: bool | Collection[str] = True
     parametrization: str = "gain"
     init: str = "calibrated"
@@ -116,6 +118,8 @@ def fill_missing(module: nn.Module) -> None:
             fill_prototypes_(module.prototypes, module.init, module.features.weight)
         if module.bias is not None:
             initialization.zeros_(module.bias)
+        if module.starting_scale is not None and is_missing(module.scale_log):
+            module.reset_scale()
         module.__dict__[UNCALIBRATED] = any(map(is_missing, _constants(module)))
 
 

@@ -44,20 +44,21 @@ def cross_entropy(
     reduction: str,
     loss: Loss,
     P: int,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """Loss of the rows whose target is not ``ignore_index``, in float32 or wider: a number, or ``[N]`` for "none".
 
-    Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, form), bias, ...)``, gradients included.
+    Equivalent to: ``plain(pairwise.similarity(a, b, alpha, beta, theta, form), bias, ..., scale)``, gradients included.
     """
     if not eager(target):
         logits = pairwise.similarity(a, b, alpha, beta, theta, form)[:, :P]
-        return plain(logits, bias, target, ignore_index, reduction, loss)
+        return plain(logits, bias, target, ignore_index, reduction, loss, scale)
     dtype = wide(a.dtype)
     scalars = [s if isinstance(s, Tensor) else a.new_full((), s, dtype=dtype) for s in (alpha, beta, theta)]
-    bias = None if bias is None else bias.to(dtype)
+    bias, scale = (None if x is None else x.to(dtype) for x in (bias, scale))
     rows = (target != ignore_index).nonzero().squeeze(-1)
     each, learning = reduction == "none", torch.is_grad_enabled()
-    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, rows, target[rows], form, loss, each, learning, P)  # pyright: ignore
+    out: Tensor = ChunkedLoss.apply(a, b, *scalars, bias, scale, rows, target[rows], form, loss, each, learning, P)  # pyright: ignore
     if each:
         return out.new_zeros(len(target)).index_copy(0, rows, out)
     if reduction == "mean":
@@ -66,9 +67,19 @@ def cross_entropy(
     return out
 
 
-def plain(logits: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, loss: Loss) -> Tensor:
+def plain(
+    logits: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    ignore_index: int,
+    reduction: str,
+    loss: Loss,
+    scale: Tensor | None = None,
+) -> Tensor:
     """The loss of given logits ``[N, P]``: F.cross_entropy plus ``z_loss`` times log-sum-exp squared."""
     logits = logits.to(wide(logits.dtype))
+    if scale is not None:
+        logits = logits * scale.to(logits.dtype)
     if bias is not None:
         logits = logits + bias.to(logits.dtype)
     out = torch.nn.functional.cross_entropy(
@@ -88,10 +99,10 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
-        *inputs, rows, target, form, loss, each, learning, P = given  # a, b, α, β, θ, bias
+        *inputs, rows, target, form, loss, each, learning, P = given  # a, b, α, β, θ, bias, scale
         ctx.form, ctx.loss, ctx.each, ctx.P = form, loss, each, P
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
-        wanted = [learning and not each and w for w in ctx.needs_input_grad[:6]]
+        wanted = [learning and not each and w for w in ctx.needs_input_grad[:7]]
         losses, gradients = _walk(inputs, rows, target, form, loss, wanted, P)
         # The weight of each row is known only in the backward, which then walks again.
         ctx.save_for_backward(*((*inputs, rows, target) if each else gradients))
@@ -108,7 +119,7 @@ class ChunkedLoss(torch.autograd.Function):
         gradients, scale = ctx.saved_tensors, grad
         if ctx.each:
             *inputs, rows, target = ctx.saved_tensors
-            wanted = ctx.needs_input_grad[:6]
+            wanted = ctx.needs_input_grad[:7]
             with without_autocast(grad.device.type):
                 gradients = _walk(inputs, rows, target, ctx.form, ctx.loss, wanted, ctx.P, weight=grad)[1]
             scale = grad.new_ones(())
@@ -134,7 +145,7 @@ def _walk(
     careful: bool = False,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Losses of ``rows``, and the wanted gradients of their sum, weighted if weights are given, by all inputs."""
-    a, b, *scalars, bias = inputs
+    a, b, *scalars, bias, scale = inputs
     code = pairwise.code_for(a, b, form)
     if form.two_products:
         chunks = Products(b, scalars, wanted, careful or _unequal(a, b, scalars), loss.kernels)
@@ -147,15 +158,21 @@ def _walk(
     losses = a.new_empty(len(rows), dtype=wide(a.dtype))
     to_a = torch.zeros_like(a) if wanted[0] else None
     to_bias = torch.zeros_like(bias) if wanted[5] else None
+    to_scale = torch.zeros_like(scale) if wanted[6] else None
     for start in range(0, len(rows), n := _chunk_rows(a, b)):
         i = slice(start, start + n)
         logits, pull = chunks.compare(a[rows[i]].detach())
+        if scale is not None:
+            logits = logits * scale
         of_rows = None if weight is None else weight[i]
         # Products take slopes as halves; other sums of them nearly cancel and need more digits.
         dtype = (a.dtype if isinstance(chunks, Products) else logits.dtype) if any(wanted) else None
         losses[i], slope, inner = loss_and_gradient_(logits, target[i], bias, of_rows, loss, dtype, P)
         if slope is not None:
-            to_chunk = pull(slope, inner)
+            # Of the logits' products with their gradients, the scale has the same part as the similarities.
+            if to_scale is not None and scale is not None and inner is not None:
+                to_scale += inner.sum().to(to_scale.dtype) / scale
+            to_chunk = pull(slope if scale is None else slope * scale, inner)
             if to_a is not None:
                 to_a[rows[i]] = to_chunk
             if to_bias is not None:
@@ -164,9 +181,9 @@ def _walk(
         del logits, slope, pull
     to_b, to_scalars = chunks.finish()
     if to_scalars is None:
-        of_scalars = [False, False, *wanted[2:5], False]
+        of_scalars = [False, False, *wanted[2:5], False, False]
         to_scalars = _walk(inputs, rows, target, form, loss, of_scalars, P, weight, careful=True)[1][2:5]
-    return losses, [to_a, to_b, *to_scalars, to_bias]
+    return losses, [to_a, to_b, *to_scalars, to_bias, to_scale]
 
 
 def _chunk_rows(a: Tensor, b: Tensor) -> int:

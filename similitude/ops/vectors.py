@@ -59,6 +59,7 @@ def loss(
     label_smoothing: float,
     z_loss: float,
     threshold: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """Cross entropy of S, in 32 bits or more: a number, or ``[N]`` for ``reduction="none"``."""
     options = cross_entropy.Loss(label_smoothing, z_loss, kernels=form.backend != "torch")
@@ -69,12 +70,12 @@ def loss(
         S = reference.pairwise(A, B, *scalars, *form[:4]) if law else pairwise.similarity(A, B, *scalars, form)
         if form.leak:
             S = leaking(S, A, B, *scalars, form.intersection, form.difference, form.leak)
-        return cross_entropy.plain(S, *rest)
+        return cross_entropy.plain(S, *rest, scale)
     # Only positive measures count, and the others are not kept.
     how = plan_of(x, prototypes, features, form, dtype, threshold)
     inputs = _taken(x, prototypes, features, threshold, form, dtype, how)
     A, B = (side.relu() for side in all_pairs(*inputs, form.normalize))
-    return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0])
+    return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0], scale=scale)
 
 
 class Side(NamedTuple):

@@ -140,6 +140,7 @@ def table(
         elif name is None:
             fail(f"name an experiment out of {NAMES}, or give --docs for all of them.", code=2)
         else:
+            results = found.at_hand(results)
             experiment, runs = find(name), list(found.load(results, name).values())
             if not runs:
                 fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")

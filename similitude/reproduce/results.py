@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 HOLDS, FAILS, OPEN = "holds", "fails", "open"
 
 
+# Where runs put results, and where a wheel has ours.
+USUAL, SHIPPED = Path("results"), Path(__file__).parents[1] / "results"
+
+
 class Claim(NamedTuple):
     """A claim of the paper, whether our results agree, and both numbers."""
 
@@ -57,6 +61,11 @@ class Row(NamedTuple):
     def cell(self, key: str, form: str = ".2f", scale: float = 1, theirs: str = "") -> str:
         """``with_error`` of a value of the results, with a star if a run has a caveat."""
         return with_error((scale * run["result"][key] for run in self.runs), form, theirs) + self.star
+
+
+def at_hand(folder: Path) -> Path:
+    """The folder of results, or those that a wheel brings where there is none by the usual name."""
+    return SHIPPED if folder == USUAL and not folder.is_dir() and SHIPPED.is_dir() else folder
 
 
 def load(folder: Path, name: str) -> dict[Path, dict[str, Any]]:

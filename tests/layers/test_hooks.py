@@ -48,6 +48,18 @@ def test_replicas_of_data_parallel_answer_and_learn_as_one(two_replicas, paramet
             torch.testing.assert_close(replica(x), expected)
 
 
+def test_replicas_of_a_gpt2_have_a_bank_each_for_all_their_layers(two_replicas):
+    gpt2 = pytest.importorskip("similitude.models.gpt2")
+    sizes = dict(n_embd=8, n_layer=2, n_head=2, vocab_size=11, n_positions=8, bos_token_id=0, eos_token_id=0)
+    model = gpt2.TverskyGPT2LMHeadModel(gpt2.TverskyGPT2Config(**sizes, variant="all-1layer", num_features=6)).eval()
+    tokens = torch.arange(8)[None]
+    for replica in two_replicas(model):
+        torch.testing.assert_close(replica(tokens).logits, model(tokens).logits)
+        for block in replica.transformer.h:
+            assert block.mlp.projection.features is replica.lm_head.features is not model.lm_head.features
+    assert model.transformer.h[0].mlp.projection.features is model.lm_head.features
+
+
 class Doubled(nn.Module):
     def forward(self, x):
         return 2 * x
@@ -176,6 +188,22 @@ def test_lora_learns_and_is_merged_and_unloaded(case):
         merged = model.merge_and_unload()
         assert [type(part) for part in merged.modules()] == [type(part) for part in before.modules()]
         torch.testing.assert_close(merged(x), learned)
+
+
+def test_lora_on_the_bank_of_a_gpt2_reaches_all_its_layers():
+    peft, gpt2 = pytest.importorskip("peft"), pytest.importorskip("similitude.models.gpt2")
+    sizes = dict(n_embd=8, n_layer=2, n_head=2, vocab_size=11, n_positions=8, bos_token_id=0, eos_token_id=0)
+    model = gpt2.TverskyGPT2LMHeadModel(gpt2.TverskyGPT2Config(**sizes, variant="all-1layer", num_features=6)).eval()
+    tokens = torch.arange(8)[None]
+    before = model(tokens).logits
+    aims = dict(target_modules=[], target_parameters=["lm_head.features.weight"], task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, init_lora_weights=False, **aims))
+    with torch.no_grad():
+        learned = adapted(input_ids=tokens).logits
+        assert (learned - before).abs().max() > 0.05
+        merged = adapted.merge_and_unload()
+        torch.testing.assert_close(merged(tokens).logits, learned)
+    assert merged.transformer.h[0].mlp.projection.features is merged.lm_head.features
 
 
 @pytest.mark.parametrize("target", ["1", "1.features"])

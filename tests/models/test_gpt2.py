@@ -40,6 +40,7 @@ OTHER = dict(
     alpha=0.25,
     beta=0.75,
     theta=2.0,
+    scale=4.0,
     learnable=["alpha"],
     parametrization="gain",
     init="orthogonal",
@@ -134,7 +135,7 @@ def test_every_option_is_saved_and_reaches_every_layer(tmp_path):
     for layer in layers(AutoModelForCausalLM.from_pretrained(tmp_path)):
         assert {name: getattr(layer, name) for name in kept} == {name: OTHER[name] for name in kept}
         assert [layer.alpha.item(), layer.beta.item(), layer.theta.item()] == [0.25, 0.75, 2.0]
-        assert dict(layer.named_parameters(recurse=False)).keys() == {"prototypes", "alpha_gain"}
+        assert dict(layer.named_parameters(recurse=False)).keys() == {"prototypes", "alpha_gain", "scale_log"}
 
 
 def test_options_are_written_to_json_as_the_library_spells_them():

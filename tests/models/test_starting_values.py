@@ -156,3 +156,15 @@ def test_what_has_started_or_is_loaded_does_not_start_again(model, tmp_path):
 
 def test_a_model_built_by_its_config_leans_too():
     assert AutoModelForCausalLM.from_config(gpt2()[1]).transformer.ln_f.bias.all()
+
+
+def test_a_missing_scale_starts_as_the_config_says(tmp_path):
+    GPT2LMHeadModel(GPT2Config(**GPT2)).save_pretrained(tmp_path)
+    config = TverskyGPT2Config(**GPT2, num_features=12, model="ratio", scale=4)
+    made = TverskyGPT2LMHeadModel.from_pretrained(tmp_path, config=config)
+    assert made.lm_head.scale is not None
+    assert made.lm_head.scale.item() == pytest.approx(4)
+    with torch.no_grad():
+        made.lm_head.scale_log.fill_(2)
+    made.save_pretrained(tmp_path / "again")
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "again").lm_head.scale_log.item() == 2

@@ -19,6 +19,7 @@ PACKAGE = ROOT / "similitude"
 LAYERS = [
     "_moved",
     "_starting",
+    "_registered",
     "form",
     "files",
     "_text",

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,17 @@ def test_a_result_with_text_that_a_terminal_obeys_is_refused(tmp_path, text, key
     (tmp_path / path.name).write_text(json.dumps({**content, key: f"a {text}"}))
     with pytest.raises(results.RunError, match="has text that a terminal cannot show; remove it"):
         results.load(tmp_path, "xor")
+
+
+def test_without_a_folder_of_results_those_of_the_wheel_are_shown(monkeypatch, tmp_path):
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert shipped["force-include"] == {"results": "similitude/results"}
+    assert Path(results.__file__).parents[1] / "results" == results.SHIPPED
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "SHIPPED", ROOT / "results")
+    assert "product + subtractmatch" in invoke("xor").stdout
+    other = invoke("xor", "--results", "elsewhere")
+    assert other.exit_code == 1
+    assert "no results of xor in elsewhere" in other.stderr
+    (tmp_path / "results").mkdir()
+    assert "no results of xor in results" in invoke("xor").stderr
