@@ -142,7 +142,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         if self.early_stopping:
             rows = ~fitting.held_out(X, targets, self.validation_fraction, random)
         self.classes_, self.scaler_, self._random = classes, StandardScaler(), random
-        self._measure(X[rows], weights[rows])
+        fitting.measure(self.scaler_, X[rows], weights[rows])
         batch = self._batch(X[rows], targets[rows], weights[rows])
         if self.early_stopping:
             held = self._batch(X[~rows], targets[~rows], weights[~rows])
@@ -181,7 +181,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must be of the classes {self.classes_}; got {unknown[0]!r}.")
         if not first:
             X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
-        self._measure(X, weights)
+        fitting.measure(self.scaler_, X, weights)
         batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
         with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             if first:
@@ -205,8 +205,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             for (part,) in fitting.parts(len(self.classes_), objects, most=AT_ONCE):
                 similarities = self.gain_ * layer(part.to(device)).cpu()
                 if not similarities.isfinite().all():
-                    largest = f"{part[:, :-1].abs().max().item():.3g}"
-                    raise ValueError(f"similarities of rows {largest} deviations from the mean overflow: scale X.")
+                    raise ValueError("similarities of rows so far from the mean overflow: scale X.")
                 found.append(take(similarities))
         return torch.cat(found)
 
@@ -337,12 +336,6 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         fitting.check_weights(weights)
         counted = weights > 0
         return X[counted], y[counted], weights[counted]
-
-    def _measure(self, X: np.ndarray, weights: np.ndarray) -> None:
-        """Adds rows to the means and variances of the columns."""
-        self.scaler_.partial_fit(X, sample_weight=weights)
-        if not all(np.isfinite(np.asarray(found)).all() for found in (self.scaler_.mean_, self.scaler_.var_)):
-            raise ValueError(f"X times its sample weights has no variance; got {abs(X).max():.3g} in X: scale it.")
 
     def _objects(self, X: np.ndarray) -> Tensor:
         z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))

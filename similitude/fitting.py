@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,13 @@ def check_weights(weights: np.ndarray) -> None:
     for wrong in weights[(weights > most) | ((weights > 0) & (weights < 1 / most))][:1]:
         expected = f"0, or from {1 / most:g} to {most:g}"
         raise ValueError(f"sample weights must be {expected}; got {wrong:g}: divide them by their mean.")
+
+
+def measure(scaler: Any, X: np.ndarray, weights: np.ndarray) -> None:
+    """Adds rows to the means and variances of the columns."""
+    scaler.partial_fit(X, sample_weight=weights)
+    if not all(np.isfinite(found).all() for found in (scaler.mean_, scaler.var_)):
+        raise ValueError(f"X times its sample weights has no variance; got {abs(X).max():.3g} in X: scale it.")
 
 
 def shuffled(random: np.random.RandomState, N: int, size: int) -> list[np.ndarray]:

@@ -486,3 +486,11 @@ def test_rows_too_large_to_predict_are_one_sentence():
     for call in (model.predict, model.predict_proba, model.decision_function):
         with pytest.raises(ValueError, match=r"similarities of rows .* overflow: scale X\.$"):
             call((X * 4e37).astype(np.float32))
+
+
+def test_rows_and_weights_that_overflow_together_are_one_sentence():
+    X, y = IRIS
+    with pytest.raises(
+        ValueError, match=r"^X times its sample weights has no variance; got 7\.9e\+140 in X: scale it\.$"
+    ):
+        quick().fit(X * 1e140, y, np.full(150, 1e145))

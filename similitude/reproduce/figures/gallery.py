@@ -10,7 +10,7 @@ from importlib import import_module, resources
 from pathlib import Path
 from string import Template
 
-from ...files import read_json, write_text
+from ...files import read_json, remove_empty, write_text
 from ...interpret.figures.base import save
 from .. import EXPERIMENTS, find
 from ..record import RunError, check_whole, make_writable, result_of_now
@@ -40,9 +40,9 @@ def make(
     for run in runs:
         if unknown := unknown_settings({"config": {}, **run.whole}):
             raise RunError(f"{run.label} is of another version, with a setting {unknown[0]!r}; make it again.")
-    drawn, missing, written = [], [], []
+    drawn, missing, written, made = [], [], [], []
     try:
-        make_writable(out, "--out")
+        made = make_writable(out, "--out")
         for item in _figures(runs, progress):
             if isinstance(item, Missing):
                 missing.append(item)
@@ -56,6 +56,8 @@ def make(
         raise RunError(f"{folder} holds a result without {error}; make it again with this version.") from None
     except OSError as error:
         raise RunError(f"cannot write to {out}: {error.strerror or error}; give another --out.") from None
+    finally:
+        remove_empty(made)
     return [*written, out / "index.html"], len(missing)
 
 
