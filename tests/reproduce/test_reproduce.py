@@ -109,7 +109,10 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["xorr"], "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads. Did you mean xor?"),
+        (
+            ["xorr"],
+            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility. Did you mean xor?",
+        ),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
@@ -146,7 +149,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         (["ptb", "--set", "model=baseline"], "model is called network now; give network=baseline."),
         (
             ["sevens"],
-            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads. "
+            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
             "sevens is called editing now.",
         ),
         (["xor", "--share", "1/2"], "--share divides the rows of --all; add --all."),
