@@ -186,6 +186,8 @@ def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Cal
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise RunError(f"the loss of step {step + 1} is {losses[-1]}; try a lower lr than {config.lr}.")
         if (step + 1) % 50 == 0:
             tell(step + 1, losses[-1])
     layer.eval()

@@ -179,6 +179,7 @@ def test_wrong_commands_get_one_sentence(arguments, sentence, ended):
             "try a lower lr than 1e+30",
         ),
         (["editing", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
+        (["legibility", "--set", "lr=1e30"], "try a lower lr than 1e+30"),
         (["editing", "--set", "validation=1"], "leaves no digits to train on, or no sevens with a stroke to select by"),
     ],
 )
