@@ -111,7 +111,8 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
     [
         (
             ["xorr"],
-            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility. Did you mean xor?",
+            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
+            "Did you mean xor?",
         ),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
