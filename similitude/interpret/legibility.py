@@ -18,13 +18,13 @@ from .._text import columns
 from ..bank import FeatureBank
 from ..checks import check_vectors, check_width
 from ..clusters import spherical_means
-from ..nn import TverskyProjection
+from ..nn import TverskyProjection, TverskySimilarity
 from ..ops.modes import wide
+from ..reach import seen
 from ..shares import measures, objects, shares_of
 from ..usage import evaluating
 from . import matching
 from .matching import AT_ONCE, Bank
-from .salience import seen
 
 # An attribute is recovered if the set of a feature has at least this MCC with it.
 RECOVERED = 0.5
@@ -224,8 +224,8 @@ def legibility(
     with shuffled attributes; and a probe of all columns, the ceiling.
 
     Args:
-        model: a TverskyProjection, a fitted TverskyClassifier, or any module with a TverskyProjection, as
-            ``Universe.of`` takes it; or a FeatureBank or nn.Linear, whose inputs X then are.
+        model: a Tversky layer, a fitted TverskyClassifier, or any module with a TverskyProjection, as ``Universe.of``
+            takes it; or a FeatureBank or nn.Linear, whose inputs X then are.
         X: N inputs of the model that it was not trained on.
         attributes: which objects have which attribute, bool ``[N, J]``, and the J names; or only the first.
         second: the same model from another seed, for stability.
@@ -293,7 +293,7 @@ def halves(N: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return order[: N // 2], order[N // 2 :]
 
 
-def _read(model: Any, X: Any, layer: str | None) -> tuple[TverskyProjection | None, Tensor, Bank]:
+def _read(model: Any, X: Any, layer: str | None) -> tuple[Any, Tensor, Bank]:
     """The layer, if it is a Tversky one, the vectors that reach it, and its bank."""
     found = None
     if isinstance(model, FeatureBank | nn.Linear):
@@ -374,9 +374,11 @@ def _own(found: Tensor) -> Tensor:
     return found.diagonal().double().cpu()
 
 
-def _deciding(layer: TverskyProjection, vectors: Tensor) -> float | None:
+def _deciding(layer: TverskyProjection | TverskySimilarity, vectors: Tensor) -> float | None:
     """Median number of features that make PART of the shares, by absolute value, in a decision."""
-    if (layer.level, layer.model) != ("feature", "contrast") or layer.out_features < 2:
+    if not isinstance(layer, TverskyProjection) or layer.out_features < 2:
+        return None
+    if (layer.level, layer.model) != ("feature", "contrast"):
         return None
     theirs = measures(layer, layer.prototypes.to(vectors), of_prototypes=True)  # [P, K]
     numbers = []

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from similitude import FeatureBank, TverskyProjection
+from similitude import FeatureBank, TverskyProjection, TverskySimilarity
 from similitude.explain import decision
 from similitude.interpret import legibility, matching
 from similitude.interpret.legibility import FEWEST, halves
@@ -262,6 +262,7 @@ def test_outputs_that_are_no_sum_have_no_deciding_features():
     layer, x = TverskyProjection(D, 5, 30, model="ratio"), normal()
     assert legibility(layer, x, x[:, :3] > 1).deciding is None
     assert legibility(bank_of(torch.eye(D)), x, x[:, :3] > 1).deciding is None
+    assert legibility(TverskySimilarity(D, 30), x, x[:, :3] > 1).deciding is None
 
 
 def test_models_and_classifiers_are_read_at_their_layer():
@@ -361,5 +362,5 @@ def test_wrong_arguments_are_one_sentence():
         legibility(bank, x * torch.nan, has)
     with pytest.raises(ValueError, match="X and features must have the same width D"):
         legibility(bank, x[:, 1:], has)
-    with pytest.raises(TypeError, match="model must be a TverskyProjection"):
+    with pytest.raises(TypeError, match="model must be a Tversky"):
         legibility("layer", x, has)
