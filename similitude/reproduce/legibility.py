@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..initialize import init_from_data
-from ..interpret.legibility import legibility
+from ..interpret.legibility import Legibility, legibility
 from ..names import LEAST
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
@@ -112,16 +112,16 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         layers[-1].load_state_dict(one["tensors"])
     read = []
     for i, layer in enumerate(layers):
-        read.append(_read(data, layer, layers[(i + 1) % len(layers)] if len(layers) > 1 else None))
+        second = layers[(i + 1) % len(layers)] if len(layers) > 1 else None
+        # Each seed has halves of its own, unless one half has given the named features.
+        read.append(_read(data, layer, second, config.seed + i if data.apart else 0))
         progress(i + 1, len(layers), "reading features")
     return {
         "score": [one["score"] for one in trained],
         "loss": [one["loss"] for one in trained],
         "parameters": sum(p.numel() for p in layers[0].parameters()),
         "legibility": [found.summary() for found in read],
-        "attributes": {
-            name: float(np.mean([found.layer.mcc[j] for found in read])) for j, name in enumerate(read[0].names)
-        },
+        "attributes": [{name: found.layer.mcc[j].item() for j, name in enumerate(found.names)} for found in read],
     }
 
 
@@ -218,10 +218,10 @@ def measure(layer: nn.Module, data: Attributed) -> float:
     return math.exp(total / data.test_y.sum(dtype=torch.float64).item())
 
 
-def _read(data: Attributed, layer: nn.Module, second: nn.Module | None):
+def _read(data: Attributed, layer: nn.Module, second: nn.Module | None, seed: int) -> Legibility:
     bank, again = (of[0] if isinstance(of, nn.Sequential) else of for of in (layer, second))
-    x = data.train_x
-    return legibility(bank, data.objects, (data.has, data.names), again, classes=data.classes, train=x)
+    attributes = data.has, data.names
+    return legibility(bank, data.objects, attributes, again, classes=data.classes, train=data.train_x, seed=seed)
 
 
 def summary(content: dict[str, Any]) -> list[Any]:

@@ -100,7 +100,7 @@ def test_every_layer_learns_its_made_up_data_and_reports_it(layer, tmp_path):
     assert min(result["score"]) > 35  # chance is 10
     assert set(result["legibility"][0]) >= {"layer", "k-means", "random", "shuffled", "ceiling", "presence", "deciding"}
     assert "stable" in result["legibility"][0]["layer"]
-    assert len(result["attributes"]) > 15
+    assert len(result["attributes"][0]) > 15
     if layer == "named":
         assert result["legibility"][0]["layer"]["recovered"] > result["legibility"][0]["k-means"]["recovered"] + 0.2
 

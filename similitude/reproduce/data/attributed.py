@@ -34,7 +34,8 @@ class Attributed:
         train_x, train_y: what layers are trained on.
         test_x, test_y: what they are tested on.
         objects, has, names, classes: what their features are read on.
-        known, known_has: other objects, whose attributes named features may be made from.
+        known, known_has: objects whose attributes named features may be made from.
+        apart: whether these are others than ``objects``, and not the half of them that features are chosen on.
         hashes: sha256 of each file that was read.
     """
 
@@ -50,6 +51,7 @@ class Attributed:
     hashes: dict[str, str]
     classes: Tensor | None = None
     weights: Tensor | None = None
+    apart: bool = True
 
     @property
     def outputs(self) -> int:
@@ -123,7 +125,7 @@ def words() -> Attributed:
     known = halves(len(read))[0]
     return Attributed(
         x, neighbours(ids, len(names)), x, neighbours(held, len(names)), objects, has, forms, objects[known],
-        has[known], hashes_of("ptb", found, check=True), weights=often**0.6,
+        has[known], hashes_of("ptb", found, check=True), weights=often**0.6, apart=False,
     )  # fmt: skip
 
 
