@@ -60,6 +60,8 @@ class DataDomain(Contrast):
             raise TypeError(f"head must be a TverskyProjection or an nn.Linear; got {type(head).__name__}.")
         if isinstance(head, TverskyProjection) and head.starting_scale is not None:
             raise ValueError("a DataDomain network takes no head with a scale: multiply its output instead.")
+        if isinstance(head, TverskyProjection) and head.features.threshold is not None:
+            raise ValueError("features that are images have no thresholds; make the head without presence=.")
         self._kept: Kept | None = None
         self.backbone, self.dim, self.shape = backbone, head.in_features, _checked_shape(shape)
         vectors = head.weight if isinstance(head, nn.Linear) else head.prototypes

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetModel
 
-from similitude import init_from_data
+from similitude import TverskyProjection, convert, init_from_data
+from similitude.models.data_domain import DataDomain
 from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.resnet import TverskyResNetForImageClassification
 
@@ -91,3 +92,17 @@ def test_a_resnet_head_starts_from_what_reaches_it():
     has = (model.classifier.features(vectors) > 0).float().mean(0)
     torch.testing.assert_close(has, torch.full((10,), 0.25), atol=1e-6, rtol=0)
     assert model(IMAGES).logits.shape == (8, 3)
+
+
+def test_features_that_are_images_have_no_thresholds():
+    with pytest.raises(ValueError, match="make the head without presence="):
+        DataDomain(torch.nn.Flatten(), TverskyProjection(16, 3, 5, presence=0.1), (1, 4, 4))
+
+
+def test_converted_layers_take_thresholds():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+    convert(model, "2", num_features=12, bias=True, presence=0.25)
+    x = torch.randn(200, 8)
+    init_from_data(model, x)
+    has = (model[2].features(model[:2](x)) > 0).float().mean(0)
+    torch.testing.assert_close(has, torch.full((12,), 0.25), atol=1e-6, rtol=0)
