@@ -45,7 +45,8 @@ def check_weights(weights: np.ndarray) -> None:
 
 def measure(scaler: Any, X: np.ndarray, weights: np.ndarray) -> None:
     """Adds rows to the means and variances of the columns."""
-    scaler.partial_fit(X, sample_weight=weights)
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        scaler.partial_fit(X, sample_weight=weights)
     if not all(np.isfinite(found).all() for found in (scaler.mean_, scaler.var_)):
         raise ValueError(f"X times its sample weights has no variance; got {abs(X).max():.3g} in X: scale it.")
 
