@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -376,3 +377,12 @@ def test_a_gallery_that_fails_before_its_first_figure_leaves_no_folder(tmp_path)
     with pytest.raises(RunError, match="holds a result without 'result'"):
         gallery.make(tmp_path / "results", tmp_path / "deep" / "out")
     assert not (tmp_path / "deep").exists()
+
+
+def test_figures_of_runs_in_the_docs_have_the_names_of_results():
+    """docs/figures/make.py finds what it has drawn by these names."""
+    root = Path(__file__).parents[2]
+    figures = [path.stem for path in (root / "docs" / "figures").glob("*seed*.png")]
+    results = [path.stem for path in (root / "results").glob("*.json")]
+    assert len(figures) >= 6
+    assert [name for name in figures if not any(name.endswith(f"-{result}") for result in results)] == []
