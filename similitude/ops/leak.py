@@ -44,7 +44,18 @@ class Leaking(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(S: Tensor, *others: Any) -> Tensor:
+    # All arguments by name: torch.compile tells by their number that there is no ctx among them.
+    def forward(
+        S: Tensor,
+        a: Tensor,
+        b: Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+        theta: Scalar,
+        intersection: str,
+        difference: str,
+        leak: float,
+    ) -> Tensor:
         return S.view_as(S)
 
     @staticmethod

@@ -45,6 +45,28 @@ def test_arguments_of_the_loss_may_be_dynamic():
         torch.testing.assert_close(compiled(x, target, z_loss, smoothing), loss(x, target, z_loss, smoothing))
 
 
+@pytest.mark.parametrize("variant", ["head", "all-1layer"])
+def test_a_gpt2_is_one_graph_of_any_length(variant):
+    gpt2 = pytest.importorskip("similitude.models.gpt2")
+    sizes = dict(n_embd=8, n_layer=1, n_head=2, vocab_size=11, n_positions=16, bos_token_id=0, eos_token_id=0)
+    model = gpt2.TverskyGPT2LMHeadModel(gpt2.TverskyGPT2Config(**sizes, variant=variant, num_features=6)).eval()
+
+    def step(tokens):
+        out = model(tokens, labels=tokens, use_cache=False)
+        return out.loss, out.logits
+
+    compiled = whole(step, dynamic=True)
+    for n in (5, 9, 12):
+        tokens = torch.randint(11, (2, n))
+        torch.testing.assert_close(compiled(tokens), step(tokens))
+
+
+def test_a_scale_may_be_compiled():
+    layer, x, target = TverskyProjection(5, 4, 7, model="ratio", scale=4), torch.randn(6, 5), torch.arange(6) % 4
+    torch.testing.assert_close(whole(layer)(x), layer(x))
+    torch.testing.assert_close(whole(layer.cross_entropy)(x, target), layer.cross_entropy(x, target))
+
+
 @pytest.mark.parametrize("intersection", ["min", "softmin"])
 def test_gradients_are_those_of_the_layer_under_vmap_too(intersection):
     layer = TverskyProjection(5, 4, 7, intersection=intersection).double()
