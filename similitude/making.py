@@ -11,7 +11,7 @@ from torch.types import Device
 
 from . import checks
 from .bank import FeatureBank
-from .contrast import CONSTANTS
+from .contrast import CONSTANTS, Contrast
 from .initialize import PAPER, calibrate
 
 
@@ -94,3 +94,12 @@ def reset_constants(
     if units is not None:
         units = [unit if value is None else abs(value) or unit for value, unit in zip(given, units, strict=True)]
     module.set_constants(values, units)
+
+
+@torch.no_grad()
+def shown(layer: Contrast) -> str:
+    """α, β, θ for ``print``, but for what is on no device or on several."""
+    values = layer.contrast()[: 2 if layer.model == "ratio" else 3]
+    if any(v.is_meta or type(v) not in (Tensor, nn.Parameter) or v.numel() != 1 for v in values):
+        return ""
+    return "".join(f", {name}={v.item():.3g}" for name, v in zip(CONSTANTS, values))

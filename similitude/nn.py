@@ -17,11 +17,11 @@ from torch.types import Device
 from . import checks
 from . import functional as F
 from .bank import FeatureBank, Pruned, Through, bank_of, cut, prune
-from .contrast import CONSTANTS, Contrast
+from .contrast import Contrast
 from .form import Form, check_choice
 from .initialize import INITS, SHARE, fill_prototypes_
-from .kept import Kept, place
-from .making import check_prototypes, like, made_bank, reset_constants, start_constants
+from .kept import Kept, place, some_columns
+from .making import check_prototypes, like, made_bank, reset_constants, shown, start_constants
 from .ops import vectors
 from .ops.modes import rounded, wide, without_autocast
 from .ops.plan import Plan
@@ -150,7 +150,7 @@ class TverskySimilarity(Contrast):
         return pair(self, a, b, top, names, feature_names)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, {self.form.described()}{_shown(self)}"
+        return f"dim={self.dim}, {self.form.described()}{shown(self)}"
 
 
 class TverskyProjection(Contrast):
@@ -319,7 +319,7 @@ class TverskyProjection(Contrast):
             return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form, threshold)
         # Other threads may put another in its place meanwhile.
         kept = self._kept
-        if kept is None or not kept.holds(sources, (form, where), _some_columns):
+        if kept is None or not kept.holds(sources, (form, where), some_columns):
             kept = self._kept = self._prepared(x, weight, threshold, sources, (form, where))
         side, scalars, dtype = kept.value
         checks.check_width("x", x, weight)
@@ -334,7 +334,7 @@ class TverskyProjection(Contrast):
         with without_autocast(x.device.type):
             scalars = F.scalars(x, *self.contrast())
             side = vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
-        return Kept((side, scalars, dtype), sources, key, _some_columns)
+        return Kept((side, scalars, dtype), sources, key, some_columns)
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""
@@ -415,6 +415,17 @@ class TverskyProjection(Contrast):
 
         return explain(self, x, prototype, top, feature_names, prototype_names)
 
+    def reconstruction(self, x: Tensor) -> Tensor:
+        """Share of the inputs' variance that their features leave unexplained, from 0 to 1: a loss beside the task's.
+
+        An input is rebuilt from the directions of the features it has, each as long as its measure. Features of images
+        then become parts of images.
+        """
+        checks.check_vectors("x", x)
+        checks.check_width("x", x, self.features.weight)
+        with without_autocast(x.device.type):
+            return vectors.unexplained(_compared(x, self.form), *self.features.cut())
+
     def prune(self, data: Tensor | Iterable[Any], through: Through | None = None, fold: bool = False) -> Pruned:
         """Removes features that nobody has on the data, where outputs stay as they are; see ``bank.prune``."""
         return prune(self, data, through, fold)[0]
@@ -424,21 +435,7 @@ class TverskyProjection(Contrast):
         tied = "" if self.owns_prototypes else ", prototypes=tied"
         bias = "" if self.bias is None else ", bias=True"
         bias += "" if self.starting_scale is None else f", scale={self.starting_scale:g}"
-        return f"{shape}{tied}{bias}, {self.form.described()}{_shown(self)}"
-
-
-@torch.no_grad()
-def _shown(layer: Contrast) -> str:
-    """α, β, θ for ``print``, but for what is on no device or on several."""
-    values = layer.contrast()[: 2 if layer.model == "ratio" else 3]
-    if any(v.is_meta or type(v) not in (Tensor, nn.Parameter) or v.numel() != 1 for v in values):
-        return ""
-    return "".join(f", {name}={v.item():.3g}" for name, v in zip(CONSTANTS, values))
-
-
-def _some_columns(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """About eight columns of every row, which tell of most changes through ``.data``."""
-    return [x.detach()[..., :: max(1, x.shape[-1] // 8)] for x in tensors]
+        return f"{shape}{tied}{bias}, {self.form.described()}{shown(self)}"
 
 
 def _compared(x: Tensor, form: Form) -> Tensor:

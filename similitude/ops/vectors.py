@@ -143,6 +143,20 @@ def measures(objects: Tensor, features: Tensor, normalize: bool, threshold: Tens
     return torch.nn.functional.linear(objects, features, -threshold)
 
 
+def unexplained(x: Tensor, features: Tensor, threshold: Tensor | None) -> Tensor:
+    """Share of the variance of ``x`` ``[..., D]`` that is left when inputs are rebuilt from the features they have.
+
+    One factor for all of them, and their mean, are those that leave least.
+    """
+    x, features = widened(x.dtype, x.reshape(-1, x.shape[-1]), features)
+    threshold = None if threshold is None else threshold.to(x)
+    rebuilt = measures(x, features, False, threshold).relu() @ torch.nn.functional.normalize(features, dim=-1)
+    x, rebuilt = x - x.mean(0), rebuilt - rebuilt.mean(0)
+    # What the best factor leaves of x; with no measure or no variance at all nothing is explained.
+    whole = (x.square().sum() * rebuilt.square().sum()).clamp(min=torch.finfo(x.dtype).tiny)
+    return 1 - (x * rebuilt).sum().relu().square() / whole
+
+
 def longer(objects: Tensor, constant: float = 1.0) -> Tensor:
     """Objects with a constant as their last coordinate: [x, 1], for which [f_k, −t_k] is a feature with a threshold."""
     return torch.nn.functional.pad(objects, (0, 1), value=constant)

@@ -472,3 +472,48 @@ def test_a_model_starts_its_layer_from_inputs_of_its_own():
     assert model.training
     has = share(model[1], encoder.eval()(x))
     torch.testing.assert_close(has, torch.full((K,), 0.1), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_reconstruction_is_the_share_of_variance_left(dtype):
+    layer, x = made().to(dtype), inputs().to(dtype)
+    init_from_data(layer, x)
+    with torch.no_grad():
+        A = (x.double() @ layer.features.weight.double().mT - layer.features.threshold.double()).relu()
+        rebuilt = A @ nn.functional.normalize(layer.features.weight.double(), dim=-1)
+    design = torch.stack([(rebuilt - rebuilt.mean(0)).flatten()], 1)
+    goal = (x.double() - x.double().mean(0)).flatten()
+    fitted = design @ torch.linalg.lstsq(design, goal[:, None]).solution
+    left = (goal - fitted[:, 0]).square().sum() / goal.square().sum()
+    loss = layer.reconstruction(x)
+    assert loss.item() == pytest.approx(left.item(), abs=1e-2 if dtype == torch.bfloat16 else 1e-5)
+    loss.backward()
+    assert layer.features.weight.grad.isfinite().all()
+    assert layer.features.threshold.grad.any()
+
+
+def test_reconstruction_explains_inputs_made_of_features():
+    directions = torch.eye(D)
+    x = torch.rand(200, D) * (torch.rand(200, D) < 0.3)
+    layer = TverskyProjection(D, P, D, presence=0.3)
+    with torch.no_grad():
+        layer.features.weight.copy_(directions)
+        layer.features.threshold.zero_()
+    assert layer.reconstruction(x).item() == pytest.approx(0, abs=1e-5)
+    assert layer.reconstruction(-x).item() == pytest.approx(1)
+    assert layer.reconstruction(torch.zeros(5, D)).item() == 1
+    with torch.no_grad():
+        layer.features.weight.copy_(torch.roll(directions, 1, 0) - 0.5 * directions)
+    assert 0.1 < layer.reconstruction(x).item() < 1
+
+
+def test_training_on_reconstruction_explains_more():
+    layer, x = made(), inputs()
+    init_from_data(layer, x, start="kept")
+    before = layer.reconstruction(x).item()
+    optimiser = torch.optim.Adam(layer.parameters(), 0.02)
+    for _ in range(60):
+        optimiser.zero_grad()
+        layer.reconstruction(x).backward()
+        optimiser.step()
+    assert layer.reconstruction(x).item() < 0.8 * before
