@@ -83,7 +83,7 @@ class TverskyPreTrained(nn.Module):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, with the names of features in the config."""
-        notes = next(m.notes for m in self.modules() if isinstance(m, FeatureBank))
+        notes = next((m.notes for m in self.modules() if isinstance(m, FeatureBank)), None)
         cast(Any, self).config.feature_notes = notes.plain() if notes else None
         return super().save_pretrained(*args, **kwargs)  # pyright: ignore
 

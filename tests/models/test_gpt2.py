@@ -128,6 +128,16 @@ def test_saving_and_loading_keeps_answers_ties_and_the_one_bank(variant, tied, t
     assert count(other) == count(model)
 
 
+@every_model
+def test_the_trunk_alone_is_saved_and_opens_with_a_new_head(variant, tied, tmp_path):
+    model = tiny(variant, tied)
+    model.base_model.save_pretrained(tmp_path)
+    opened, info = TverskyGPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert "lm_head.features.weight" in info["missing_keys"]
+    assert torch.equal(opened.transformer.wte.weight, model.transformer.wte.weight)
+    assert opened(tokens()).logits.isfinite().all()
+
+
 def test_every_option_is_saved_and_reaches_every_layer(tmp_path):
     tiny("all-1layer", **OTHER).save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).layer_options() == OTHER

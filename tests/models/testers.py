@@ -30,7 +30,9 @@ TOKENS = dict(bos_token_id=98, eos_token_id=98, pad_token_id=98)
 RESNET = dict(embedding_size=10, hidden_sizes=[10, 20, 30, 40], depths=[1, 1, 2, 1], num_labels=3)
 
 HEAD = "asks for an nn.Linear head"
-UNITS = "asks that buffers start at the same numbers: units are calibrated for prototypes, which are random"
+UNITS = (
+    "asks that buffers start at the same numbers: units are calibrated for random prototypes (and sets our scale to 0)"
+)
 PLAIN = "the plain model fails too, and its own tests skip or replace it"
 WHY = {
     "test_model_get_set_embeddings": HEAD,
