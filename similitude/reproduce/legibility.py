@@ -34,6 +34,7 @@ BANKS: dict[str, dict[str, Any]] = {
     "random": {"bank_rate": 0.0, "start": "kept"},
     "k-means": {"bank_rate": 0.0, "start": "k-means"},
     "let-go": {"bank_rate": 1.0, "start": "k-means"},
+    "slow": {"bank_rate": 0.1, "start": "k-means"},
     "held": {"bank_rate": 1.0, "start": "k-means", "hold": True},
     "mixed": {"bank_rate": 1.0, "start": "k-means", "mixed": 0.5},
     "named": {"bank_rate": 1.0, "start": "k-means", "named": True},
@@ -50,8 +51,8 @@ class Config:
         data: "digits" (MNIST at 14 × 14), "planted" attributes, or "words" (Penn Treebank).
         layer: "linear"; "mlp", whose hidden units are read; or a Tversky layer: "default", "full-rate" (the bank learns
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
-            "held" (at its presence), "mixed" (half k-means, half default), "named" (features from examples, fixed,
-            beside k-means).
+            "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "mixed" (half k-means, half
+            default), "named" (features from examples, fixed, beside k-means).
         presence: Share of the objects that have a feature at the start.
         train, test: Numbers of digits; test=0 is MNIST's own test digits.
         seeds: Number of trainings.
@@ -59,9 +60,9 @@ class Config:
     """
 
     data: Literal["digits", "planted", "words"] = "digits"
-    layer: Literal["linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "held", "mixed", "named"] = (
-        "let-go"
-    )
+    layer: Literal[
+        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "mixed", "named"
+    ] = "let-go"
     num_features: Count = 256
     presence: Share = 0.1
     steps: Count = 2000
