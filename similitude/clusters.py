@@ -26,7 +26,7 @@ def spherical_means(
     count: int,
     steps: int = 12,
     seed: int | torch.Generator = 0,
-    report: Callable[..., object] | None = None,
+    progress: Callable[..., object] | None = None,
 ) -> Tensor:
     """Directions of length 1 that rows of data cluster around, ``[count, D]``: spherical k-means.
 
@@ -40,7 +40,7 @@ def spherical_means(
         count: How many directions, at most as many as objects.
         steps: Rounds at most; they end early when the mean cosine of rows with their direction has settled.
         seed: A whole number, or a generator on the CPU.
-        report: Called after each round as ``report(done, steps, "k-means", cosine=…)`` with the rows' mean cosine.
+        progress: Called after each round as ``progress(done, steps, "k-means", cosine=…)`` with the rows' mean cosine.
 
     Example:
         >>> spherical_means(torch.randn(1000, 16), 32).norm(dim=-1).allclose(torch.ones(32))
@@ -64,8 +64,8 @@ def spherical_means(
             means, cosine = _means(seen, nearest, cosines, count), cosines.mean().item()
             settled, before = cosine - before < SETTLED, cosine
             ended = settled and seen is rows
-            if report is not None:
-                report(steps if ended else done, steps, "k-means", cosine=cosine)
+            if progress is not None:
+                progress(steps if ended else done, steps, "k-means", cosine=cosine)
             if ended:
                 break
     return means.to(x.dtype)

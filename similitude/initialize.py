@@ -219,7 +219,7 @@ def init_from_data(
     spread: float | None = None,
     start: str | None = None,
     mixed: float = 0.0,
-    report: Callable[..., object] | None = None,
+    progress: Callable[..., object] | None = None,
     *,
     layer: str | None = None,
 ) -> None:
@@ -243,7 +243,7 @@ def init_from_data(
         start: By default "k-means" for a bank with thresholds (``presence=``), "turned" for one without.
         mixed: Fraction of the bank that keeps the usual start instead of k-means: opposite directions, cut at 0, which
             bring a head on frozen vectors nearer to a linear one. ``explain`` counts them apart.
-        report: Called after each round of k-means; see ``clusters.spherical_means``.
+        progress: Called after each round of k-means; see ``clusters.spherical_means``.
         layer: Name of the layer, where the model has several.
     """
     chosen = comparison(model, layer)
@@ -268,7 +268,7 @@ def init_from_data(
     framed = round(mixed * bank.num_features)
     if start == "k-means":
         own = bank.num_features - framed
-        bank.weight[:own].copy_(_directions(compared, own, report))
+        bank.weight[:own].copy_(_directions(compared, own, progress))
         frame_(bank.weight[own:])
     if bank.threshold is not None:
         bank.start_thresholds(compared, framed)
@@ -296,7 +296,7 @@ def _check_start(start: str, mixed: float, bank: FeatureBank) -> None:
         raise ValueError(f"mixed={mixed} is a part of start='k-means'; got start={start!r}.")
 
 
-def _directions(x: Tensor, count: int, report: Callable[..., object] | None) -> Tensor:
+def _directions(x: Tensor, count: int, progress: Callable[..., object] | None) -> Tensor:
     """Directions of length 1 that the rows cluster around; beyond the number of rows, random ones."""
     rows = x[x.any(-1)]
     clustered = min(count, len(rows))
@@ -304,7 +304,7 @@ def _directions(x: Tensor, count: int, report: Callable[..., object] | None) -> 
     if not clustered:
         return random.to(x)
     seed = int(torch.randint(2**31, (), device="cpu"))
-    return torch.cat([spherical_means(rows, clustered, seed=seed, report=report), random.to(x)])
+    return torch.cat([spherical_means(rows, clustered, seed=seed, progress=progress), random.to(x)])
 
 
 def _turn_(bank: Tensor, x: Tensor, share: float) -> None:

@@ -27,7 +27,7 @@ def reading_bank(
     presence: float = 0.1,
     num_features: int | None = None,
     seed: int = 0,
-    report: Callable[..., object] | None = None,
+    progress: Callable[..., object] | None = None,
 ) -> FeatureBank:
     """A bank of which each feature belongs to the same fraction of the vectors ``[N, D]``.
 
@@ -38,7 +38,7 @@ def reading_bank(
         presence: That fraction.
         num_features: K; by default four times D, or an eighth of the vectors if that is less.
         seed: Draws the start of k-means and the random directions.
-        report: Called after each round of k-means, as in ``clusters.spherical_means``.
+        progress: Called after each round of k-means, as in ``clusters.spherical_means``.
     """
     check_choice("bank", bank, BANKS)
     checks.check_vectors("vectors", vectors)
@@ -51,7 +51,7 @@ def reading_bank(
     K = max(1, min(WIDTHS * rows.shape[1], len(rows) // EACH)) if num_features is None else num_features
     if bank == "k-means":
         apart = rows - rows.mean(0)
-        weight = spherical_means(apart[apart.any(-1)], K, seed=generator, report=report)
+        weight = spherical_means(apart[apart.any(-1)], K, seed=generator, progress=progress)
     else:
         weight = nn.functional.normalize(torch.randn(K, rows.shape[1], generator=generator), dim=-1).to(rows)
     made = FeatureBank(K, rows.shape[1], presence=presence, device=rows.device, dtype=rows.dtype)

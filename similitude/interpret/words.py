@@ -28,7 +28,7 @@ from .expression import ExpressionError
 from .reading import BANKS, EACH
 from .sets import FeatureSet, Universe
 
-Report = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 # Files beside a checkpoint's weights that may hold its names.
 VOCABULARIES = ("vocab.json", "tokenizer.json", "names.txt", "vocab.txt")
@@ -66,7 +66,7 @@ def universe(
     words: int = 30_000,
     num_features: int | None = None,
     seed: int = 0,
-    report: Report | None = None,
+    progress: Progress | None = None,
     fit: bool = False,
     bank: str | None = None,
 ) -> Universe:
@@ -86,7 +86,7 @@ def universe(
         num_features: size of a fitted bank; by default 32,768 random directions, or one k-means direction for eight
             words.
         seed: draws a fitted bank.
-        report: called with (step, steps) while a bank is fitted.
+        progress: called with (step, steps) while a bank is fitted.
         bank: "k-means" or "random", the directions of a fitted bank, which a checkpoint then gets too.
         fit: fits a bank to a checkpoint's vectors, and leaves its own bank out. That one was learned to predict the
             next word, and not to tell words apart by their form.
@@ -96,7 +96,7 @@ def universe(
         if found.bank is None or fit or bank is not None:
             objects, directions = prepared(found.vectors[:words]), bank or "random"
             K = num_features or (FITTED if directions == "random" else max(1, len(objects) // EACH))
-            fitted = fit_bank(objects, K, seed=seed, report=report, directions=directions)
+            fitted = fit_bank(objects, K, seed=seed, progress=progress, directions=directions)
             return Universe(fitted, found.names[:words], objects)
         u = Universe(found.bank, found.names, found.vectors, normalize=bool(found.normalize))
     except ValueError as error:
@@ -129,7 +129,7 @@ def fit_bank(
     num_features: int = FITTED,
     share: float = 0.1,
     seed: int = 0,
-    report: Report | None = None,
+    progress: Progress | None = None,
     directions: str = "random",
 ) -> FeatureBank:
     """A bank in which each feature belongs to the same fraction of the objects.
@@ -140,7 +140,7 @@ def fit_bank(
         share: fraction of the objects that have a feature, exact for up to 4,096 objects; of more objects, 4,096 that
             are evenly spaced set the thresholds.
         seed: draws the directions.
-        report: called with (features so far, features).
+        progress: called with (features so far, features).
         directions: "random", or "k-means": those that the objects cluster around.
     """
     check_choice("directions", directions, BANKS)
@@ -167,8 +167,8 @@ def fit_bank(
         strongest = (part @ sample.T).topk(above + 1).values  # [step, above + 1]
         threshold = strongest[:, -2:].mean(-1)
         rows.copy_(torch.cat([part, -threshold[:, None]], dim=-1))
-        if report is not None:
-            report(min(start + step, num_features), num_features)
+        if progress is not None:
+            progress(min(start + step, num_features), num_features)
     return bank
 
 

@@ -49,7 +49,7 @@ def test_every_feature_belongs_to_the_same_share_of_objects():
 
 def test_a_fit_is_fixed_by_its_seed_and_reports():
     objects, told = prepared(torch.randn(50, 6)), []
-    bank = fit_bank(objects, 30, seed=3, report=lambda done, of: told.append((done, of)))
+    bank = fit_bank(objects, 30, seed=3, progress=lambda done, of: told.append((done, of)))
     torch.manual_seed(9)
     assert torch.equal(bank.weight, fit_bank(objects, 30, seed=3).weight)
     assert not torch.equal(bank.weight, fit_bank(objects, 30, seed=4).weight)

@@ -99,7 +99,9 @@ def test_the_last_round_sees_all_rows(monkeypatch, steps):
 def test_progress_is_reported_and_the_cosine_rises():
     x, _ = groups(noise=0.5, each=8)
     told = []
-    spherical_means(x, 12, steps=20, report=lambda done, steps, what, cosine: told.append((done, steps, what, cosine)))
+    spherical_means(
+        x, 12, steps=20, progress=lambda done, steps, what, cosine: told.append((done, steps, what, cosine))
+    )
     assert told[-1][:3] == (20, 20, "k-means")
     cosines = [cosine for *_, cosine in told]
     assert cosines[-1] > cosines[0]
