@@ -29,7 +29,14 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: setup
+# transformers' own testers come with its sources alone; without them their tests are skipped.
+out/transformers: | setup
+	@version=$$($(BIN)/python -c "import transformers; print(transformers.__version__)"); \
+	echo "getting the sources of transformers $$version, for its testers"; \
+	git clone --quiet --depth 1 --branch v$$version https://github.com/huggingface/transformers $@ \
+		|| echo "they cannot be had now: transformers' testers are skipped"
+
+test-all: setup $(if $(TRANSFORMERS_SOURCE),,out/transformers)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
 # Kernels' files have mostly no mark: they run on a GPU, or without one in Triton's interpreter. Eight at once, since what

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = os.environ.get("TRANSFORMERS_SOURCE")
 ALONE = Path(__file__).with_name("testers.py")
 ROOT = ALONE.parents[2]
+CLONE = ROOT / "out" / "transformers"  # where make test-all puts it
+SOURCE = os.environ.get("TRANSFORMERS_SOURCE") or (str(CLONE) if CLONE.is_dir() else None)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not SOURCE, reason="TRANSFORMERS_SOURCE names no clone of transformers: see testers.py"),
+    pytest.mark.skipif(not SOURCE, reason="there is no clone of transformers: see docs/testers.md"),
     pytest.mark.skipif(
         not importlib.util.find_spec("parameterized"), reason="transformers' testers need parameterized"
     ),
