@@ -33,7 +33,7 @@ FEWEST_STEPS, PASSES = 300, 20
 # Rows whose similarities are computed at once.
 AT_ONCE = 2**14
 # Constants start from the data here, and are steps of an optimiser of our own.
-PLAIN: dict = {"init": "unit", "parametrization": "plain"}
+PLAIN: dict[str, Any] = {"init": "unit", "parametrization": "plain"}
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
 # Values whose squares are still numbers.
@@ -103,7 +103,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        random_state=None,
+        random_state: Any = None,
         verbose: bool = False,
         device: str = "cpu",
     ):
@@ -121,7 +121,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
-        self.random_state = random_state
+        self.random_state: Any = random_state
         self.verbose = verbose
         self.device = device
 
@@ -189,7 +189,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             self._train(batch, math.ceil(len(X) / self.batch_size), None, annealed=False)
         return self
 
-    def objects(self, X) -> Tensor:
+    def objects(self, X: Any) -> Tensor:
         """Rows as ``layer_`` takes them: standardised, with a 1 in a last column; ``[n, columns + 1]``."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
@@ -209,7 +209,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
                 found.append(take(similarities))
         return torch.cat(found)
 
-    def decision_function(self, X) -> np.ndarray:
+    def decision_function(self, X: Any) -> np.ndarray:
         """Similarity of each row to each class, ``(n, classes)``.
 
         With two classes it is the similarity to the second minus that to the first, ``(n,)``.
@@ -217,17 +217,17 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         found = self._similarities(X)
         return (found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found).numpy()
 
-    def predict_proba(self, X) -> np.ndarray:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class, ``(n, classes)``: the softmax of the similarities."""
         return self._similarities(X, lambda similarities: similarities.softmax(-1)).numpy()
 
-    def predict(self, X) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """The most similar class of each row, ``(n,)``."""
         found = self._similarities(X, lambda similarities: similarities.argmax(-1))
         return self.classes_[found.numpy()]
 
     def explain(
-        self, X, label=None, top: int = 6, feature_names: Sequence[str] | None = None
+        self, X: Any, label: Any = None, top: int = 6, feature_names: Sequence[str] | None = None
     ) -> list[Explanation] | Explanation:
         """An Explanation of each row's similarity to a class; a single one if X is a single row.
 
@@ -258,12 +258,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         found = [self.layer_.explain(x, prototype, top, names, classes) for x in self.objects(X)]
         return found[0] if one else found
 
-    def usage(self, X) -> Usage:
+    def usage(self, X: Any) -> Usage:
         """How many of the rows have each feature, and which features are dead or duplicates; see bank.usage."""
         check_is_fitted(self)
         return self.layer_.features.usage(self.objects(X))
 
-    def prune(self, X, fold: bool = False) -> Pruned:
+    def prune(self, X: Any, fold: bool = False) -> Pruned:
         """What was removed: the features that neither rows nor prototypes have.
 
         Args:
@@ -361,7 +361,9 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             )
         directions = torch.from_numpy(self._random.standard_normal((K, D))).to(x)
         self.gain_ = fitting.start(layer, directions, x, targets, weights)
-        self.layer_, self._moments, self.loss_curve_, self.n_iter_ = layer, {}, [], 0
+        self._moments, self.n_iter_ = {}, 0
+        self.layer_: TverskyProjection = layer
+        self.loss_curve_: list[float] = []
 
     def _train(self, batch: tuple, steps: int, held: tuple | None, annealed: bool) -> None:
         """Makes ``steps`` of AdamW, over shuffled rows again and again."""

@@ -130,8 +130,11 @@ class EarlyStopping:
     """The lowest held-out loss so far, with the parameters that had it, and how many looks ago that was."""
 
     def __init__(self, layer: nn.Module, patience: int):
-        self.layer, self.patience = layer, patience
-        self.lowest, self.state, self.waited = math.inf, None, 0
+        self.layer: nn.Module = layer
+        self.patience: int = patience
+        self.lowest: float = math.inf
+        self.state: dict[str, Any] | None = None
+        self.waited: int = 0
 
     def look(self, loss: float) -> None:
         self.waited += 1

@@ -247,7 +247,7 @@ class TverskyProjection(Contrast):
         )
         self.starting_scale = checks.check_scale(scale, self.form.model)
         if self.starting_scale is not None:
-            self.scale_log = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+            self.scale_log: nn.Parameter = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
             self.reset_scale()
 
     def reset_parameters(self) -> None:
