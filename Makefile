@@ -25,9 +25,9 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/similitude demo
 
-# The compiler's tests run beside the others, a file to a worker.
+# Each worker begins with a half of the files, and takes from the other when it is done.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # transformers' own testers come with its sources alone; without them their tests are skipped.
 out/transformers: | setup

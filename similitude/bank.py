@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from .contrast import Contrast
 from .form import check_choice
 from .initialize import INITS, fill_
 from .names import Named, Notes, name_feature, plain_weight
-from .ops.modes import wide
-from .presence import held, normal_threshold, upper_of, warn_of_holding
+from .presence import FIXED, held, normal_threshold, upper_of, warn_of_holding
+from .shares import measures
 from .usage import Counts, Through, Usage, evaluating, is_projection, observed
 from .usage import usage as usage
 
@@ -58,6 +58,7 @@ class FeatureBank(nn.Module):
     about: Tensor | None
     # Share of the last batch's objects without any feature, where a presence is held.
     featureless: Tensor | None = None
+    warned: bool = False
 
     def __init__(
         self,
@@ -80,7 +81,6 @@ class FeatureBank(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))
         self.register_parameter("threshold", None)
         self.register_buffer("passes", None)
-        self.note(Notes())
         if presence is not None and hold:
             del self.threshold
             self.register_buffer("threshold", torch.empty(num_features, device=device, dtype=dtype))
@@ -92,6 +92,7 @@ class FeatureBank(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         fill_(self.weight, self.init)
+        self.note(Notes())
         self.reset_thresholds()
 
     @torch.no_grad()
@@ -108,9 +109,10 @@ class FeatureBank(nn.Module):
         assert self.threshold is not None
         assert self.presence is not None
         own = self.num_features - framed
-        self.threshold[:own].copy_(upper_of(objects, self.weight[:own], self.presence))
+        found = upper_of(objects, self.weight[:own], self.presence).to(self.threshold)
+        self.threshold[:own] = found if self.fixed is None else torch.where(self.fixed, self.threshold, found)[:own]
         self.threshold[own:].zero_()
-        self.note(Notes(framed=set(range(own, self.num_features))))
+        self.note(replace(self.notes, framed=set(range(own, self.num_features))))
         if self.passes is not None:
             self.passes.fill_(1)
 
@@ -128,18 +130,21 @@ class FeatureBank(nn.Module):
         Layers ask for them here, so that hooks see it, and show the objects that they are about to measure, ``seen``.
         """
         weight, threshold = self.weight, self.threshold
-        if self.fixed is not None:
-            weight = torch.where(self.fixed[:, None], weight.detach(), weight)
+        # Not without gradients: layers keep, in eval mode, what is made of the parameter itself.
+        fixed = self.fixed if torch.is_grad_enabled() else None
+        if fixed is not None:
+            weight = torch.where(fixed[:, None], weight.detach(), weight)
         if x is None and threshold is None:
             return weight
         if x is None and seen is not None and self.hold and self.training:
             threshold = held(self, seen)
-        if self.fixed is not None and threshold is not None:
-            threshold = torch.where(self.fixed, threshold.detach(), threshold)
+        if fixed is not None and threshold is not None:
+            threshold = torch.where(fixed, threshold.detach(), threshold)
         if x is None:
             return weight, threshold
         checks.check_vectors("x", x)
         checks.check_width("x", x, weight)
+        checks.check_alike(x=x, features=weight)
         return nn.functional.linear(x, weight, None if threshold is None else -threshold)
 
     def cut(self, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -147,8 +152,10 @@ class FeatureBank(nn.Module):
         return cut(self, seen)
 
     def fix(self) -> None:
-        """Ends the holding of a presence: thresholds stay as they are from now on."""
+        """Ends the holding of a presence: thresholds stay as they are from now on, also in what is loaded from here."""
         self.hold = False
+        if self.passes is not None:
+            self.passes.fill_(FIXED)
 
     def train(self, mode: bool = True) -> FeatureBank:
         if not mode and self.training and self.hold:
@@ -167,20 +174,20 @@ class FeatureBank(nn.Module):
     ) -> Named:
         """Names a feature: one that was learned, or one that is made from examples and fixed. Print what it returns.
 
-        A feature from examples takes the place of ``feature``, by default of that without a name whose direction is
-        most like its own. It does not train any more; give optimisers that decay weights ``parameter_groups``.
+        One from examples takes the place of ``feature``, by default of the unnamed one whose direction is most like its
+        own. Make a new optimiser, by ``parameter_groups``: momentum and weight decay of an old one would still move it.
 
         Args:
             name: What to call it, wherever features are shown.
-            positives: Objects that have it, ``[n, D]``, 10 or more, as the layer gets them.
+            positives: Objects that have it, ``[n, D]``, 10 or more; of length 1, if layers have ``normalize=True``.
             negatives: Objects that do not, ``[m, D]``, better many times as many.
             feature: Index of the feature.
-            presence: Fraction of all objects that have the feature, if the examples' own differs from it.
+            presence: Fraction of all objects that have the feature; by default that of the examples.
         """
         return name_feature(self, name, positives, negatives, feature, presence)
 
-    def unname(self, feature: int) -> None:
-        """Takes a feature's name away; a fixed one trains again."""
+    def unname(self, feature: int | str) -> None:
+        """Takes the name of a feature away, given by its index or name; a fixed one trains again."""
         self.note(self.notes.without(feature))
 
     @property
@@ -200,14 +207,19 @@ class FeatureBank(nn.Module):
         self.register_buffer("about", notes.tensor().to(self.weight.device) if notes else None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Names are those of the features that are loaded: banks that have some load states without any, and vice versa.
-        saved = state_dict.get(prefix + "about")
-        self.about = None if saved is None else torch.empty_like(saved, device=self.weight.device)
+        # Names go with the features that are loaded. A state may have no part for this bank: safetensors saves a shared
+        # one under one of its names.
+        saved, (_, _, missing, _, errors) = state_dict.get(prefix + "about"), args
+        loads = saved is not None or prefix + "weight" in state_dict
+        if loads:
+            self.about = None if saved is None else torch.empty_like(saved, device=self.weight.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         try:
-            self.note(Notes() if saved is None else Notes.of(saved, self.num_features))
+            if loads:
+                self.note(Notes() if saved is None else Notes.of(saved, self.num_features))
+            elif prefix + "about" in missing:
+                missing.remove(prefix + "about")
         except ValueError as error:
-            errors: list[str] = args[-1]
             errors.append(f"{prefix}about: {error}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -368,10 +380,12 @@ def _plans(
     """A plan for each bank, by its weight."""
     plans: dict[nn.Parameter, _Plan] = {}
     for name, layer in layers.items():
-        plan = plans.setdefault(plain_weight(layer.features), _Plan(_bank_name(model, layer.features)))
+        plan = plans.setdefault(
+            plain_weight(layer.features), _Plan(next(n for n, m in model.named_modules() if m is layer.features))
+        )
         plan.users.append(layer)
         absent = counts[name].having == 0
-        theirs = _prototype_measures(layer).amax(0) > 0 if is_projection(layer) else ~absent
+        theirs = measures(layer, layer.prototypes, of_prototypes=True).amax(0) > 0 if is_projection(layer) else ~absent
         foldable = fold and is_projection(layer) and layer.model == "contrast"
         plan.unused &= absent if foldable else absent & ~theirs
         plan.prototypes_have |= theirs
@@ -397,21 +411,12 @@ def _carry_out(weight: nn.Parameter, plan: _Plan) -> Pruned:
 
 def _fold(layer: Any, features: Tensor) -> None:
     """Adds −β times the prototypes' measures of the features to the bias."""
-    had = _prototype_measures(layer)[:, features].relu().sum(-1, dtype=torch.float64)
+    had = measures(layer, layer.prototypes, of_prototypes=True)[:, features].relu().sum(-1, dtype=torch.float64)
     if not had.any():
         return
     if layer.bias is None:
         layer.bias = nn.Parameter(torch.zeros_like(layer.prototypes[:, 0]))
     layer.bias.sub_((layer.beta.double() * had).to(layer.bias.dtype))
-
-
-def _prototype_measures(layer: Any) -> Tensor:
-    """The measure of each feature in each prototype, ``[P, K]``."""
-    dtype = wide(layer.prototypes.dtype)
-    prototypes = layer.prototypes.to(dtype)
-    if layer.normalize:
-        prototypes = nn.functional.normalize(prototypes, dim=-1)
-    return prototypes @ layer.features.weight.to(dtype).mT
 
 
 def _is_layer(module: object) -> bool:
@@ -426,10 +431,6 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     for layer in layers.values():
         plain_weight(layer.features)
     return layers
-
-
-def _bank_name(model: nn.Module, bank: FeatureBank) -> str:
-    return next(name for name, module in model.named_modules() if module is bank)
 
 
 def _call(model: nn.Module, batch: object, through: Through | None, bank: FeatureBank) -> None:

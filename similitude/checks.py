@@ -34,6 +34,11 @@ def check_sizes(**sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of 1 or more; got {size!r}.")
 
 
+def check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+
+
 def check_share(name: str, value: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise ValueError(f"{name} must be a number above 0, up to 1; got {value!r}.")

@@ -16,7 +16,7 @@ from torch import Tensor
 from ._text import as_html, columns
 from .checks import check_vectors
 from .ops.modes import wide
-from .reach import class_names, comparison, one, projection, seen
+from .reach import class_names, comparison, evaluating, one, projection, seen
 from .shares import (
     Names,
     by_origin,
@@ -171,7 +171,8 @@ def _explanation(
     P = layer.out_features
     if prototype_names is not None and len(prototype_names) != P:
         raise ValueError(f"prototype_names must have {P} names; got {len(prototype_names)}.")
-    output = layer(x)
+    with evaluating(layer):  # a held presence follows inputs of training alone
+        output = layer(x)
     chosen = int(output.argmax()) if prototype is None else index_of(prototype, prototype_names)
     if not 0 <= chosen < P:
         raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
@@ -331,7 +332,8 @@ def decision(
         raise ValueError("a layer with one prototype has no runner-up.")
     chosen, other = (None if p is None else index_of(p, names) for p in (chosen, other))
     _check_one("x", x, found)
-    order = found(x).argsort(descending=True, stable=True).tolist()
+    with evaluating(found):
+        order = found(x).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
     second = next(p for p in order if p != first) if other is None else other
     if first == second:

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from . import checks
 from .clusters import spherical_means
 from .form import Form, check_choice
+from .names import plain_weight
 from .ops import pairwise, vectors
 from .ops.modes import wide, widest
-from .reach import comparison, seen
+from .presence import scattered
+from .reach import comparison, evaluating, seen
 
 if TYPE_CHECKING:
     from .bank import FeatureBank
@@ -260,11 +262,14 @@ def init_from_data(
     objects = x.detach().reshape(-1, x.shape[-1]).to(bank.weight.device, wide(bank.weight.dtype))
     if len(objects) < 2:
         raise ValueError(f"x must have 2 inputs or more to start from; got {len(objects)}.")
+    if spread is not None:
+        checks.check_positive("spread", spread)
     if start == "turned":
         _turn_(bank.weight, objects, share)
         chosen.reset_constants(objects, spread)
         return
     compared = nn.functional.normalize(objects, dim=-1) if chosen.normalize else objects
+    _check_inputs(compared, bank)
     framed = round(mixed * bank.num_features)
     if start == "k-means":
         own = bank.num_features - framed
@@ -272,26 +277,38 @@ def init_from_data(
         frame_(bank.weight[own:])
     if bank.threshold is not None:
         bank.start_thresholds(compared, framed)
-    some = objects[torch.randperm(len(objects), generator=torch.Generator().manual_seed(SEED))[:SAMPLE].to(x.device)]
+    some = scattered(objects, SAMPLE)
     chosen.reset_constants(some, spread)
     bias = getattr(chosen, "bias", None)
     if bias is not None and bank.threshold is not None:
         # What prototypes alone have lowers each output by a constant of its own.
         bias.zero_()
-        was, bank.training = bank.training, False  # these inputs are no batch of training
-        means = chosen(some.to(bank.weight.dtype)).mean(0)
-        bank.training = was
+        with evaluating(chosen):  # these inputs are no batch of training
+            means = chosen(some.to(bank.weight.dtype)).mean(0)
         bias.copy_(means.mean() - means)
+
+
+def _check_inputs(x: Tensor, bank: FeatureBank) -> None:
+    """What thresholds can be set from; raises before anything is changed."""
+    plain_weight(bank)
+    if not x.isfinite().all():
+        raise ValueError("x must be finite; some inputs have NaN or infinite elements.")
+    if not x.to(bank.weight.dtype).isfinite().all():
+        raise ValueError(f"x is too large for the layer's dtype, {checks.short(bank.weight.dtype)}: scale it.")
+    if (x - x.mean(0)).norm() <= 1e-6 * x.norm():
+        raise ValueError("the inputs are all equal, so that no feature could tell them apart; give others.")
 
 
 def _check_start(start: str, mixed: float, bank: FeatureBank) -> None:
     check_choice("start", start, STARTS)
-    if not 0 <= mixed < 1:
+    if not isinstance(mixed, int | float) or not 0 <= mixed < 1:
         raise ValueError(f"mixed must be a number from 0 to below 1; got {mixed!r}.")
     if start == "k-means" and bank.threshold is None:
         raise ValueError("start='k-means' needs thresholds: make the layer with presence=0.1, or use start='turned'.")
     if start == "turned" and bank.threshold is not None:
         raise ValueError("start='turned' is for features without thresholds; use 'k-means' or 'kept' with presence=.")
+    if start == "k-means" and (bank.notes.names or bank.notes.fixed):
+        raise ValueError("start='k-means' would replace the features that have names; start first, and then name.")
     if mixed and start != "k-means":
         raise ValueError(f"mixed={mixed} is a part of start='k-means'; got start={start!r}.")
 

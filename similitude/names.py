@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,10 +55,11 @@ class Notes:
             {places[k] for k in self.framed if k in places},
         )
 
-    def without(self, feature: int) -> Notes:
-        """The notes without a feature's name; if it was fixed, it is free."""
+    def without(self, feature: int | str) -> Notes:
+        """The notes without the name of a feature, given by its index or name; if it was fixed, it is free."""
+        feature = next((k for k, name in self.names.items() if name == feature), feature)
         if feature not in self.names:
-            raise ValueError(f"feature {feature!r} has no name; those with names are {sorted(self.names)}.")
+            raise ValueError(f"feature {feature!r} has no name; those with names are {self.names or 'none'}.")
         names = {k: name for k, name in self.names.items() if k != feature}
         scores = {k: score for k, score in self.scores.items() if k != feature}
         return Notes(names, scores, self.fixed - {feature}, self.framed)
@@ -134,8 +136,9 @@ def name_feature(
     taken = next((k for k, other in notes.names.items() if other == name and k != feature), None)
     if taken is not None:
         raise ValueError(f"feature {taken} is {name!r} already: call unname({taken}) first, or choose another name.")
-    if feature is not None and (not isinstance(feature, int) or not 0 <= feature < K):
+    if feature is not None and (isinstance(feature, bool) or not isinstance(feature, Integral) or not 0 <= feature < K):
         raise ValueError(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
+    feature = None if feature is None else int(feature)
     if positives is None and negatives is None:
         if feature is None:
             raise ValueError("give positives and negatives to make a feature of, or the index of a learned one.")
@@ -148,6 +151,8 @@ def name_feature(
     if bank.threshold is None:
         raise ValueError("a feature that is made from examples has a threshold: make the bank with presence=0.1.")
     direction, threshold, score = from_examples(positives.to(weight.device), negatives.to(weight.device), share)
+    if not (direction.norm() > 0 and direction.to(weight).isfinite().all() and threshold.to(weight).isfinite()):
+        raise ValueError(f"no direction in {checks.short(weight.dtype)} tells these positives from the negatives.")
     feature = _most_like(bank, direction.to(weight)) if feature is None else feature
     weight[feature], bank.threshold[feature] = direction.to(weight), threshold.to(bank.threshold)
     names, scores = {**notes.names, feature: name}, {**notes.scores, feature: score}

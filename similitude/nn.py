@@ -126,6 +126,9 @@ class TverskySimilarity(Contrast):
         bank = self.features
         if not (bank_of(bank).hold and self.training):
             return cut(bank)
+        for name, x in (("a", a), ("b", b)):
+            checks.check_vectors(name, x)
+            checks.check_width(name, x, bank_of(bank).weight)
         return cut(bank, torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
 
     def explain(
@@ -343,10 +346,12 @@ class TverskyProjection(Contrast):
         return vectors.plan_of(x, self.prototypes, weight, self.form, rounded(x), threshold)
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The bank and its thresholds, which may follow the inputs."""
+        """The bank and its thresholds, which may follow the inputs, if those are in order."""
         bank = self.features
         if not (bank_of(bank).hold and self.training):
             return cut(bank)
+        checks.check_alike(x=x, prototypes=self.prototypes, features=bank_of(bank).weight)
+        checks.check_all_pairs(x, self.prototypes, bank_of(bank).weight)
         if x.requires_grad and self.bias is None:
             warn_of_no_bias(self)
         return cut(bank, _compared(x, self.form))
@@ -423,6 +428,8 @@ class TverskyProjection(Contrast):
         """
         checks.check_vectors("x", x)
         checks.check_width("x", x, self.features.weight)
+        if x.dim() < 2 or x.numel() < 2 * x.shape[-1]:
+            raise ValueError(f"x must be two inputs or more, [..., D]; got shape {list(x.shape)}.")
         with without_autocast(x.device.type):
             return vectors.unexplained(_compared(x, self.form), *self.features.cut())
 

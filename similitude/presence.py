@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 SAMPLE, RATE = 1024, 0.1
 # Objects that a threshold is set from at the start, and measures that are in memory at once.
 LOOKED_AT, AT_ONCE = 16384, 2**24
+# Multiples of it fall evenly into all parts of [0, 1).
+GOLDEN = (5**0.5 - 1) / 2
 # Share of the passes for which thresholds are held; during the rest they are fixed.
 HELD = 0.9
+# The number of passes of a bank whose thresholds are held no more.
+FIXED = -1
 # Share of objects without any feature from which on holding is worth a warning.
 FEATURELESS = 0.01
 
 
 def normal_threshold(weight: Tensor, presence: float) -> Tensor:
     """Thresholds ``[K]`` that this fraction of standard normal objects exceeds."""
-    return weight.to(wide(weight.dtype)).norm(dim=-1) * NormalDist().inv_cdf(1 - presence)
+    return weight.to(wide(weight.dtype)).norm(dim=-1) * -NormalDist().inv_cdf(presence)
 
 
 def upper(measures: Tensor, presence: float) -> Tensor:
@@ -45,11 +49,27 @@ def upper(measures: Tensor, presence: float) -> Tensor:
 def upper_of(objects: Tensor, weight: Tensor, presence: float) -> Tensor:
     """The value that this fraction of the objects' measures x · f_k exceeds, ``[N, D]``, ``[K, D]`` -> ``[K]``.
 
-    Of many objects an evenly spaced part is looked at.
+    Of many objects a part is looked at. Where many have the same measure the fraction cannot be had: then more exceed
+    the value, and not none.
     """
-    rows = objects[:: -(-len(objects) // LOOKED_AT)]
-    parts = weight.to(rows).split(max(1, AT_ONCE // len(rows)))
-    return torch.cat([upper(rows @ part.mT, presence) for part in parts]) if len(weight) else rows.new_empty(0)
+    rows = scattered(objects, LOOKED_AT)
+    found = []
+    for part in weight.to(rows).split(max(1, AT_ONCE // len(rows))):
+        measures = rows @ part.mT
+        value = upper(measures, presence)
+        near = torch.finfo(rows.dtype).eps * 8 * measures.abs().amax(0)
+        below = measures.masked_fill(measures >= value - near, -torch.inf).amax(0)
+        tied = ((measures > value + near).double().mean(0) < presence / 2) & below.isfinite()
+        found.append(torch.where(tied, (value + below) / 2, value))
+    return torch.cat(found) if found else rows.new_empty(0)
+
+
+def scattered(rows: Tensor, most: int) -> Tensor:
+    """About so many of the rows at most, from all of them; even steps could meet the same token of each text."""
+    if len(rows) <= most:
+        return rows
+    places = torch.arange(most, device=rows.device, dtype=torch.float64) * GOLDEN % 1
+    return rows[(places * len(rows)).long()]
 
 
 def held(bank: FeatureBank, seen: Tensor) -> Tensor:
@@ -66,7 +86,7 @@ def held(bank: FeatureBank, seen: Tensor) -> Tensor:
         mean = rows.mean(0) @ weight.to(rows).mT  # [K]
         # Activation checkpointing computes a forward again inside the backward; its batch has been counted.
         again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-        if not again:
+        if not again and rows.shape[0]:
             _follow(bank, rows.detach())
         follows = mean - mean.detach()
         if bank.unheld is not None:
@@ -80,7 +100,7 @@ def _follow(bank: FeatureBank, rows: Tensor) -> None:
     assert threshold is not None
     assert passes is not None
     assert bank.presence is not None
-    rows = rows[:: -(-len(rows) // SAMPLE)]
+    rows = scattered(rows, SAMPLE)
     measures = rows @ bank.weight.to(rows).mT
     batch = upper(measures, bank.presence)
     if is_available() and is_initialized() and get_world_size() > 1:
@@ -89,24 +109,30 @@ def _follow(bank: FeatureBank, rows: Tensor) -> None:
     # Thresholds that no data has set go all the way at once. There is no branch on values, which would stop a compiler
     # and wait for a GPU.
     part = torch.where(passes == 0, 1.0, RATE)
+    part = torch.where(passes == FIXED, 0.0, part)
     if bank.hold is not True:
         part = torch.where(passes < HELD * bank.hold, part, 0.0)
     if bank.unheld is not None:
         part = torch.where(bank.unheld, 0.0, part)
-    threshold.lerp_(batch.to(threshold), part.to(threshold))
-    passes.add_(1)
+    # A batch with an element that is not finite says nothing, and would be remembered for ever.
+    part = torch.where(batch.isfinite(), part, 0.0)
+    threshold.lerp_(batch.nan_to_num(0.0, 0.0, 0.0).to(threshold), part.to(threshold))
+    passes.add_(passes != FIXED)
     bank.featureless = (measures <= threshold).all(-1).float().mean()
 
 
 def warn_of_holding(bank: FeatureBank) -> None:
-    """Warns, when training ends, of what holding does to these objects, and of thresholds that would go on moving."""
+    """Warns once, when training ends, of what holding does to these objects, and of thresholds that would go on."""
+    if bank.warned or bank.passes is None or bank.passes <= 0:
+        return
+    bank.warned = True
     if bank.featureless is not None and bank.featureless > FEATURELESS:
         warnings.warn(
             f"{bank.featureless:.0%} of the objects have no feature: a presence of {bank.presence} is held, which in "
             "few dimensions leaves those in the middle without any; use hold=False or a larger presence.",
             stacklevel=3,
         )
-    if bank.hold is True and bank.passes is not None and bank.passes > 0:
+    if bank.hold is True:
         warnings.warn(
             "thresholds follow the objects for as long as the bank trains: call .fix() for the last tenth of training, "
             "or make the bank with hold=<number of forward passes>.",

@@ -151,10 +151,9 @@ def unexplained(x: Tensor, features: Tensor, threshold: Tensor | None) -> Tensor
     x, features = widened(x.dtype, x.reshape(-1, x.shape[-1]), features)
     threshold = None if threshold is None else threshold.to(x)
     rebuilt = measures(x, features, False, threshold).relu() @ torch.nn.functional.normalize(features, dim=-1)
-    x, rebuilt = x - x.mean(0), rebuilt - rebuilt.mean(0)
     # What the best factor leaves of x; with no measure or no variance at all nothing is explained.
-    whole = (x.square().sum() * rebuilt.square().sum()).clamp(min=torch.finfo(x.dtype).tiny)
-    return 1 - (x * rebuilt).sum().relu().square() / whole
+    x, rebuilt = (torch.nn.functional.normalize((t - t.mean(0)).flatten(), dim=0, eps=0.0) for t in (x, rebuilt))
+    return (1 - (x.nan_to_num() @ rebuilt.nan_to_num()).relu().square()).clamp(min=0)
 
 
 def longer(objects: Tensor, constant: float = 1.0) -> Tensor:

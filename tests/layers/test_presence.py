@@ -517,3 +517,147 @@ def test_training_on_reconstruction_explains_more():
         layer.reconstruction(x).backward()
         optimiser.step()
     assert layer.reconstruction(x).item() < 0.8 * before
+
+
+# What other programs do.
+
+
+def test_a_shared_bank_keeps_its_names_in_safetensors(tmp_path):
+    def two():
+        bank = FeatureBank(K, D, presence=0.1)
+        return nn.ModuleList([TverskyProjection(D, P, features=bank) for _ in range(2)])
+
+    model, other = two(), two()
+    model[0].features.name("ahead", ahead(20, 0.5), ahead(200, -0.5, seed=1))
+    save_model(model, str(tmp_path / "model.safetensors"))
+    load_model(other, str(tmp_path / "model.safetensors"))
+    assert other[0].features.names == model[0].features.names != {}
+    assert torch.equal(other[0].features.fixed, model[0].features.fixed)
+    # A part of a state says nothing of the bank.
+    other.load_state_dict({"0.prototypes": model[0].prototypes}, strict=False)
+    assert other[0].features.names == model[0].features.names
+
+
+@pytest.mark.parametrize(
+    "look", [explain, decision, lambda layer, x: layer.explain(x)], ids=["explain", "decision", "own"]
+)
+def test_a_look_at_a_layer_moves_no_held_threshold(look):
+    layer, x = made(hold=True), inputs()
+    init_from_data(layer, x)
+    before = layer.features.threshold.clone(), layer.features.passes.clone()
+    look(layer, x[0])
+    assert torch.equal(before[0], layer.features.threshold)
+    assert torch.equal(before[1], layer.features.passes)
+    assert layer.training
+
+
+def test_the_prototypes_side_is_kept_with_fixed_features_too():
+    layer, x = named().eval(), inputs()
+    with torch.no_grad():
+        layer(x)
+        kept = layer._kept
+        layer(x)
+        assert layer._kept is kept is not None
+
+
+def test_thresholds_are_set_by_tokens_of_all_places():
+    x = torch.randn(1024, 4, D, generator=torch.Generator().manual_seed(0))
+    x[:, 0] += 3  # the first token of each text is unlike the others
+    held, started = made(hold=True), made()
+    for _ in range(20):
+        held(x)
+    init_from_data(started, x.repeat(16, 1, 1), start="kept")
+    for layer in (held, started):
+        torch.testing.assert_close(share(layer, x.flatten(0, 1)), torch.full((K,), 0.1), atol=0.02, rtol=0)
+
+
+def test_a_batch_that_is_not_finite_is_not_remembered():
+    layer, x = made(hold=True), inputs()
+    layer(x)
+    before = layer.features.threshold.clone()
+    layer(x * torch.nan)
+    assert torch.equal(before, layer.features.threshold)
+
+
+def test_a_wrong_batch_moves_no_threshold():
+    layer, x = made(hold=True), inputs()
+    before = layer.features.threshold.clone()
+    for wrong in (x[:, :3], x.double()):
+        with pytest.raises((TypeError, ValueError)):
+            layer(wrong)
+    assert torch.equal(before, layer.features.threshold)
+    assert layer(x[:0]).shape == (0, P)
+
+
+def test_thresholds_that_are_fixed_stay_so_when_loaded():
+    layer, x = made(hold=True), inputs()
+    layer(x)
+    layer.features.fix()
+    other = made(hold=True)
+    other.load_state_dict(layer.state_dict())
+    other(2 * x)
+    assert torch.equal(other.features.threshold, layer.features.threshold)
+
+
+@pytest.mark.parametrize("distinct", [2, 3, 5])
+def test_a_start_from_few_distinct_inputs_leaves_features_to_have(distinct):
+    layer, x = made(), inputs(distinct).repeat(80, 1)
+    init_from_data(layer, x)
+    assert ((layer.features(x) > 0).any(0)).float().mean() > 0.5
+    assert max(abs(v.item()) for v in layer.contrast()) < 1e3
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "told"),
+    [
+        (torch.full((200, D), 0.1), {}, "the inputs are all equal"),
+        (torch.full((200, D), torch.nan), {}, "x must be finite"),
+        (inputs(), dict(spread=0), "spread must be a number above 0; got 0"),
+        (inputs(), dict(spread="a"), "spread must be a number above 0; got 'a'"),
+        (inputs(), dict(mixed="a"), "mixed must be a number from 0 to below 1; got 'a'"),
+    ],
+)
+def test_inputs_that_nothing_can_start_from_are_refused(x, options, told):
+    layer = made()
+    before = copy.deepcopy(layer.state_dict())
+    with pytest.raises(ValueError, match=told):
+        init_from_data(layer, x, **options)
+    assert all(torch.equal(before[k], v) for k, v in layer.state_dict().items())
+
+
+def test_starts_go_with_names():
+    layer, x = named(), inputs()
+    (k,) = layer.features.names
+    before = layer.features.threshold[k].clone()
+    init_from_data(layer, x, start="kept")
+    assert layer.features.names == {k: "ahead"}
+    assert torch.equal(layer.features.threshold[k], before)
+    with pytest.raises(ValueError, match="start first, and then name"):
+        init_from_data(layer, x)
+    layer.reset_parameters()
+    assert layer.features.names == {}
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e10])
+def test_a_reconstruction_does_not_depend_on_size(size):
+    layer, x = made(), inputs()
+    init_from_data(layer, x)
+    expected = layer.reconstruction(x).item()
+    with torch.no_grad():
+        layer.features.threshold *= size
+    assert layer.reconstruction(x * size).item() == pytest.approx(expected, rel=1e-3)
+    with pytest.raises(ValueError, match="x must be two inputs or more"):
+        layer.reconstruction(x[0])
+
+
+def test_names_that_no_direction_can_have_are_refused():
+    bank = FeatureBank(K, D, presence=0.1)
+    before = bank.weight.detach().clone()
+    with pytest.raises(ValueError, match="no direction in float32 tells these positives"):
+        bank.name("nothing", torch.zeros(20, D), torch.zeros(50, D), feature=2)
+    with pytest.raises(ValueError, match="feature must be an index"):
+        bank.name("true", ahead(20), ahead(50), feature=True)
+    assert torch.equal(before, bank.weight)
+    bank.name("odd", feature=3)
+    bank.unname("odd")
+    assert bank.names == {}
