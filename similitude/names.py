@@ -130,14 +130,8 @@ def name_feature(
     presence: float | None,
 ) -> Named:
     """See ``FeatureBank.name``."""
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"a feature's name must be a text that is not empty; got {name!r}.")
-    notes, K = bank.notes, bank.num_features
-    taken = next((k for k, other in notes.names.items() if other == name and k != feature), None)
-    if taken is not None:
-        raise ValueError(f"feature {taken} is {name!r} already: call unname({taken}) first, or choose another name.")
-    if feature is not None and (isinstance(feature, bool) or not isinstance(feature, Integral) or not 0 <= feature < K):
-        raise ValueError(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
+    notes = bank.notes
+    _check_name(name, feature, bank)
     feature = None if feature is None else int(feature)
     if positives is None and negatives is None:
         if feature is None:
@@ -158,6 +152,17 @@ def name_feature(
     names, scores = {**notes.names, feature: name}, {**notes.scores, feature: score}
     bank.note(Notes(names, scores, notes.fixed | {feature}, notes.framed - {feature}))
     return Named(feature, name, score, len(positives), len(negatives))
+
+
+def _check_name(name: object, feature: object, bank: FeatureBank) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"a feature's name must be a text that is not empty; got {name!r}.")
+    taken = next((k for k, other in bank.notes.names.items() if other == name and k != feature), None)
+    if taken is not None:
+        raise ValueError(f"feature {taken} is {name!r} already: call unname({taken}) first, or choose another name.")
+    K, whole = bank.num_features, isinstance(feature, Integral) and not isinstance(feature, bool)
+    if feature is not None and not (whole and 0 <= int(feature) < K):
+        raise ValueError(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
 
 
 def plain_weight(bank: FeatureBank) -> nn.Parameter:
