@@ -161,7 +161,7 @@ def _check_name(name: object, feature: object, bank: FeatureBank) -> None:
     if taken is not None:
         raise ValueError(f"feature {taken} is {name!r} already: call unname({taken}) first, or choose another name.")
     K, whole = bank.num_features, isinstance(feature, Integral) and not isinstance(feature, bool)
-    if feature is not None and not (whole and 0 <= int(feature) < K):
+    if feature is not None and not (whole and 0 <= feature < K):  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
 
 
