@@ -137,6 +137,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self._check_settings()
         X, y, weights = self._rows(X, y, sample_weight, reset=True)
         classes, targets = np.unique(y, return_inverse=True)
+        if len(X) <= self.batch_size:
+            X, targets, weights = fitting.merged(X, targets, weights)
         random = check_random_state(self.random_state)
         rows, held = np.full(len(X), True), None
         if self.early_stopping:
@@ -146,9 +148,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         batch = self._batch(X[rows], targets[rows], weights[rows])
         if self.early_stopping:
             held = self._batch(X[~rows], targets[~rows], weights[~rows])
-        steps = self.max_iter
-        if steps == "auto":
-            steps = max(FEWEST_STEPS, PASSES * math.ceil(len(batch[0]) / self.batch_size))
+        usual = max(FEWEST_STEPS, PASSES * math.ceil(len(batch[0]) / self.batch_size))
+        steps = usual if self.max_iter == "auto" else self.max_iter
         with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             self._start(*batch)
             self._train(batch, int(steps), held, annealed=True)

@@ -43,6 +43,16 @@ def check_weights(weights: np.ndarray) -> None:
         raise ValueError(f"sample weights must be {expected}; got {wrong:g}: divide them by their mean.")
 
 
+def merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows in an order of their own, equal ones as one with the sum of their weights.
+
+    A row twice and a weight of 2 then give the same sums, to the last bit: many steps make much of little.
+    """
+    rows, number = np.unique(np.column_stack([targets, X]), axis=0, return_inverse=True)
+    sums = np.bincount(number.ravel(), weights).astype(weights.dtype)
+    return rows[:, 1:].astype(X.dtype), rows[:, 0].astype(targets.dtype), sums
+
+
 def measure(scaler: Any, X: np.ndarray, weights: np.ndarray) -> None:
     """Adds rows to the means and variances of the columns."""
     with np.errstate(over="ignore", invalid="ignore"):  # told below
