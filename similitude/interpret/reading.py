@@ -45,10 +45,15 @@ def reading_bank(
     checks.check_presence(presence)
     rows = vectors.detach().reshape(-1, vectors.shape[-1])
     rows = rows.to(wide(rows.dtype))
+    if len(rows) < 2 or not rows.isfinite().all():
+        raise ValueError(
+            "vectors must be two or more, [..., D], and finite; some have NaN or infinite elements or none."
+        )
     generator = torch.Generator().manual_seed(seed)
     if len(rows) > SAMPLE:
         rows = rows[torch.randperm(len(rows), generator=generator)[:SAMPLE].to(rows.device)]
     K = max(1, min(WIDTHS * rows.shape[1], len(rows) // EACH)) if num_features is None else num_features
+    checks.check_sizes(num_features=K)
     if bank == "k-means":
         apart = rows - rows.mean(0)
         weight = spherical_means(apart[apart.any(-1)], K, seed=generator, progress=progress)

@@ -61,6 +61,16 @@ def test_prototypes_are_read_at_the_length_of_what_reaches_them():
     assert all(len(u[i]) for i in range(8))
 
 
+@pytest.mark.parametrize("bank", ["k-means", "random"])
+def test_vectors_that_cannot_be_read_are_refused(bank):
+    x, _ = clustered()
+    for wrong in (x * torch.nan, x[:1], x[:0]):
+        with pytest.raises(ValueError, match="vectors must be two or more"):
+            reading_bank(wrong, bank)
+    with pytest.raises(ValueError, match="num_features must be a whole number of 1 or more; got -1"):
+        reading_bank(x, bank, num_features=-1)
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
