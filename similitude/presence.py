@@ -81,12 +81,14 @@ def held(bank: FeatureBank, seen: Tensor) -> Tensor:
     assert threshold is not None
     assert bank.presence is not None
     rows = seen.reshape(-1, seen.shape[-1])
+    if not rows.shape[0]:
+        return threshold  # no rows have no mean
     with without_autocast(rows.device.type):
         rows = rows.to(wide(weight.dtype))
         mean = rows.mean(0) @ weight.to(rows).mT  # [K]
         # Activation checkpointing computes a forward again inside the backward; its batch has been counted.
         again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-        if not again and rows.shape[0]:
+        if not again:
             _follow(bank, rows.detach())
         follows = mean - mean.detach()
         if bank.unheld is not None:

@@ -586,7 +586,10 @@ def test_a_wrong_batch_moves_no_threshold():
         with pytest.raises((TypeError, ValueError)):
             layer(wrong)
     assert torch.equal(before, layer.features.threshold)
-    assert layer(x[:0]).shape == (0, P)
+    out = layer(x[:0])
+    assert out.shape == (0, P)
+    out.sum().backward()
+    assert not layer.features.weight.grad.any()
 
 
 def test_thresholds_that_are_fixed_stay_so_when_loaded():
