@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from similitude import fitting
 from similitude.estimator import TverskyClassifier
-from similitude.fitting import held_out
+from similitude.tabular import held_out
 
 IRIS = load_iris(return_X_y=True)
 
@@ -186,7 +186,8 @@ def test_early_stopping_takes_the_best_of_its_looks(capsys):
     y = (X[:, 0] + 2 * rng.standard_normal(80) > 0).astype(int)
     model = quick(max_iter=400, early_stopping=True, n_iter_no_change=3, validation_fraction=0.25, verbose=True)
     model.fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
+    started, *lines = capsys.readouterr().out.splitlines()
+    assert started == "starts from random directions"
     losses = [float(line.split()[-1]) for line in lines]
     assert lines[0].startswith("step 8 of 400  loss ")
     best = int(np.argmin(losses))
