@@ -51,13 +51,14 @@ def tables() -> tuple[list[Sheet], dict[str, str]]:
     names = ("digits", "iris", "wine", "breast_cancer")
     found = [Sheet(name, one.data, one.target) for name, one in zip(names, carried, strict=True)]
     file = contents("tables", [ARCHIVE], None, _nowhere)
+    hashes = hashes_of("tables", file, check=True)
     files = _unpacked(*file[ARCHIVE])
     for name, (paths, target, dropped) in FROM_PACKAGE.items():
         found.append(_sheet(name, [row for path in paths for row in files[path]], target, dropped))
     digits = mnist()
     small = avg_pool2d(digits.train_x[:DIGITS].float(), 2).flatten(1).numpy()
     found.append(Sheet("MNIST", small, digits.train_y[:DIGITS].numpy()))
-    return [_usable(one) for one in found], digits.hashes | hashes_of("tables", file, check=True)
+    return [_usable(one) for one in found], digits.hashes | hashes
 
 
 def made_up(rows: int) -> list[Sheet]:
