@@ -4,6 +4,7 @@ Objects are ``[N, D]``, or ``[1, D]`` where all have the same partner. Many pair
 large ones computes the measures of each block again.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,18 +54,19 @@ def similarity(
     if learned and lead.numel() * len(features) > _of(KEPT, a):
         return Recomputed.apply(*given, form, rows).reshape(lead)  # pyright: ignore
     with torch.set_grad_enabled(learned):
-        return _blocks(*given, form, rows).reshape(lead)
+        return _blocks(given, form, rows).reshape(lead)
 
 
 def _of(sizes: dict[str, int], x: Tensor) -> int:
     return sizes.get(x.device.type, sizes["cpu"])
 
 
-def _blocks(a: Tensor, b: Tensor, features: Tensor, threshold: Tensor | None, *rest: Any) -> Tensor:
-    *scalars, form, rows = rest
+def _blocks(inputs: Sequence[Any], form: Form, rows: int) -> Tensor:
+    """S of pairs, block by block. inputs: a, b, features, threshold, α, β, θ."""
+    a, b, *rest = inputs
     N = max(len(a), len(b))
     sides = (x.split(rows) if len(x) == N else [x] * -(-N // rows) for x in (a, b))
-    found = (_block(*xs, features, threshold, scalars, form) for xs in zip(*sides, strict=True))
+    found = (_block([*xs, *rest], form) for xs in zip(*sides, strict=True))
     if torch.is_grad_enabled():
         return torch.cat(list(found))
     # One output from the start: small ones would lie between freed blocks, and keep these from being used again.
@@ -74,10 +76,11 @@ def _blocks(a: Tensor, b: Tensor, features: Tensor, threshold: Tensor | None, *r
     return out
 
 
-def _block(a: Tensor, b: Tensor, features: Tensor, threshold: Tensor | None, scalars: Any, form: Form) -> Tensor:
+def _block(inputs: Sequence[Any], form: Form) -> Tensor:
+    a, b, features, threshold, *scalars = inputs
     A, B = (measures(x, features, form.normalize, threshold) for x in (a, b))
     if not form.two_products or form.backend == "reference" or form.leak:
-        return law(A, B, scalars, form)
+        return law(A, B, (scalars[0], scalars[1], scalars[2]), form)
     # A⁺(θB⁺ − α(1−J)) − β(1−I)B⁺, in few passes, written so that no two large terms cancel.
     alpha, beta, theta = scalars
     A, B = A.relu(), B.relu()
@@ -93,7 +96,7 @@ class Recomputed(torch.autograd.Function):
         *inputs, ctx.form, ctx.rows = given
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
-        return _blocks(*given)
+        return _blocks(inputs, ctx.form, ctx.rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -103,7 +106,7 @@ class Recomputed(torch.autograd.Function):
         with without_autocast(grad.device.type):
             if torch.is_grad_enabled():
                 # To be differentiated again, by a graph that keeps its measures.
-                out = _blocks(*inputs, ctx.form, ctx.rows)
+                out = _blocks(inputs, ctx.form, ctx.rows)
                 parts = torch.autograd.grad(
                     out, [inputs[i] for i in wanted], grad, create_graph=True, allow_unused=True
                 )
@@ -124,8 +127,7 @@ def _add_block(
     some = [x[rows[i]] if i < 2 else x for i, x in enumerate(inputs)]
     some = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(some)]
     with torch.enable_grad():
-        a, b, features, threshold, *scalars = some
-        S = _block(a, b, features, threshold, scalars, form)
+        S = _block(some, form)
     parts = torch.autograd.grad(S, [some[i] for i in wanted], grad, allow_unused=True)
     for i, part in zip(wanted, parts, strict=True):
         if part is None:
