@@ -261,6 +261,8 @@ def legibility(
         return read(one, matching.stability(one, vectors, again, vectors))
 
     fitted = vectors if train is None else _read(model, train, layer)[1]
+    if not len(fitted):
+        raise ValueError("train must be one input or more; got none: leave train out, and baselines are fitted to X.")
     pointing = fitted[fitted.any(-1)]
     stable = None
     if second is not None:

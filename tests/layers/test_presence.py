@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from similitude import FeatureBank, TverskyProjection, TverskySimilarity, init_from_data
@@ -363,6 +364,19 @@ def test_names_survive_saving(tmp_path):
     loaded.load_state_dict(made().state_dict())
     assert loaded.features.names == {}
     assert loaded.features.fixed is None
+
+
+@pytest.mark.parametrize("average", [get_ema_multi_avg_fn(0.9), None], ids=["exponential", "equal"])
+def test_names_survive_a_running_average_of_buffers(average):
+    layer = made()
+    layer.features.name("hole", feature=3)
+    averaged = AveragedModel(layer, multi_avg_fn=average, use_buffers=True)
+    for _ in range(3):
+        averaged.update_parameters(layer)
+    again = made()
+    again.load_state_dict(averaged.module.state_dict())
+    assert averaged.module.features.names == again.features.names == {3: "hole"}
+    assert not torch.equal(averaged.module.features.about, layer.features.about) or average is None
 
 
 def test_damaged_names_are_told():
