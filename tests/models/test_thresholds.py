@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetModel
 
-from similitude import TverskyProjection, convert, init_from_data
-from similitude.models.data_domain import DataDomain
+from similitude import convert, init_from_data
 from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.resnet import TverskyResNetForImageClassification
 
@@ -92,11 +91,6 @@ def test_a_resnet_head_starts_from_what_reaches_it():
     has = (model.classifier.features(vectors) > 0).float().mean(0)
     torch.testing.assert_close(has, torch.full((10,), 0.25), atol=1e-6, rtol=0)
     assert model(IMAGES).logits.shape == (8, 3)
-
-
-def test_features_that_are_images_have_no_thresholds():
-    with pytest.raises(ValueError, match="make the head without presence="):
-        DataDomain(torch.nn.Flatten(), TverskyProjection(16, 3, 5, presence=0.1), (1, 4, 4))
 
 
 def test_converted_layers_take_thresholds():
