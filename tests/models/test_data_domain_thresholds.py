@@ -139,7 +139,7 @@ def test_a_held_threshold_has_the_gradient_of_the_batchs_mean():
     vectors, features = net.backbone(x), net.backbone(net.features)
     measures = vectors @ features.T - net._threshold(vectors, features)
     # A shift of all encoded images changes the features too, by a factor of the inputs' distance from their mean.
-    (gradient,) = torch.autograd.grad(measures.sum(), shift)
+    (gradient,) = torch.autograd.grad(measures.sum(), shift, retain_graph=True)
     assert gradient.abs().max() < 1e-3
     (unheld,) = torch.autograd.grad((vectors @ features.detach().T).sum(), shift)
     assert unheld.abs().max() > 1

@@ -59,6 +59,29 @@ def test_thresholds_and_names_survive_saving(hold, tmp_path):
     assert other.weight.grad.any()
 
 
+def test_a_held_head_can_have_a_bias_which_is_saved_and_resized(tmp_path, recwarn):
+    model = gpt2(hold=True, bias=True)
+    plain = gpt2(hold=True)
+    assert plain.lm_head.bias is None
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, plain(TOKENS).logits)  # it starts as zeros
+        model.lm_head.bias.copy_(torch.arange(51.0))
+        torch.testing.assert_close(model(TOKENS).logits, plain(TOKENS).logits + torch.arange(51.0))
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.lm_head.bias, torch.arange(51.0))
+    loaded.resize_token_embeddings(53)
+    assert loaded.lm_head.bias.tolist() == [*range(51), 25, 25]
+    assert loaded(TOKENS).logits.shape[-1] == 53
+    loaded.train()(TOKENS, labels=TOKENS).loss.backward()
+    assert loaded.lm_head.bias.grad.abs().max() > 0
+    loaded.resize_token_embeddings(50)
+    assert loaded.lm_head.bias.tolist() == [*range(50)]
+    assert not [w for w in recwarn if "has no bias" in str(w.message)]
+    with pytest.raises(ValueError, match="bias must be True or False; got 'yes'"):
+        gpt2(bias="yes")
+
+
 def test_a_checkpoint_without_thresholds_gets_some(tmp_path):
     old = gpt2(presence=0.5)
     old.save_pretrained(tmp_path)
