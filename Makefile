@@ -6,7 +6,7 @@ export PYTHONHASHSEED := 0
 .PHONY: help setup demo test test-all test-gpu bench lint clean
 
 help:
-	@echo "make demo      train a Tversky and a linear layer on digits, explain one, draw it (a minute)"
+	@echo "make demo      train a Tversky layer and its equals on digits, explain one, draw it (a minute)"
 	@echo "make test      the tests"
 	@echo "make test-all  the slow ones too"
 	@echo "make test-gpu  the tests that need a CUDA device, with the python of that machine"

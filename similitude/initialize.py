@@ -236,6 +236,8 @@ def init_from_data(
       never.
     - ``"kept"``: directions stay as they are, and thresholds are set as for k-means.
 
+    In a DataDomain network k-means finds images, each as bright as the mean of its cluster.
+
     Args:
         model: A TverskyProjection or TverskySimilarity, or a model that has a projection, such as a converted one.
         x: The layer's inputs, ``[..., D]``: a batch, or for k-means several times as many as features. For a model its
@@ -248,6 +250,9 @@ def init_from_data(
         progress: Called after each round of k-means; see ``clusters.spherical_means``.
         layer: Name of the layer, where the model has several.
     """
+    if hasattr(model, "start_from_data"):  # a DataDomain network, whose layer is made of encoded images
+        model.start_from_data(x, spread, start, mixed, progress)
+        return
     chosen = comparison(model, layer)
     bank = chosen.features
     if chosen is not model:
