@@ -71,8 +71,8 @@ class Config:
 
     data: Literal["digits", "fashion", "planted", "words", "tables"] = "digits"
     layer: Literal[
-        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed", "named",
-        "three-max", "three-logsumexp",
+        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed",
+        "named", "three-max", "three-logsumexp",
     ] = "let-go"  # fmt: skip
     num_features: Count = 256
     presence: Share = 0.1
