@@ -49,7 +49,7 @@ def similarity(
         from .triton import pooled as triton_pooled
 
         return triton_pooled.similarity(a, b, tensors((alpha, beta, theta), a), intersection, difference, level, model)
-    pairs = Pairs(a, b, code == "triton min-sums")
+    pairs = Pairs(a, b, code in ("triton min-sums", "c++ min-sums"))
     shared = common(pairs, intersection, level)
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":
