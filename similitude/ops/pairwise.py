@@ -49,7 +49,7 @@ def similarity(
         from .triton import pooled as triton_pooled
 
         return triton_pooled.similarity(a, b, tensors((alpha, beta, theta), a), intersection, difference, level, model)
-    return combined(Pairs(a, b, code == "triton min-sums"), alpha, beta, theta, form)
+    return combined(Pairs(a, b, code in ("triton min-sums", "c++ min-sums")), alpha, beta, theta, form)
 
 
 def combined(pairs: "Pairs", alpha: Scalar, beta: Scalar, theta: Scalar, form: Form) -> Tensor:

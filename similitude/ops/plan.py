@@ -6,6 +6,7 @@ import torch
 
 from ..form import Form
 from . import modes
+from .cpu.build import AVAILABLE
 
 # What each code is. Those of Triton run on a GPU, those of halves in bfloat16 and float16 alone.
 CODES = {
@@ -13,6 +14,7 @@ CODES = {
     "two products": "two matrix products (ops/separable.py)",
     "products": "matrix products with indicators (ops/pairwise.py)",
     "min-sums": "tiles of pairs by features, and products for the rest (ops/minsum.py)",
+    "c++ min-sums": "the same in C++, built by the machine's compiler on first use (ops/cpu/minsum.py)",
     "triton whole": "halves: vectors to similarities in one function (ops/triton/separable.py)",
     "triton two products": "halves: two matrix products and fused passes (ops/triton/separable.py)",
     "triton pooled": "halves: matrix products and fused passes (ops/triton/pooled.py)",
@@ -47,6 +49,7 @@ def plan(
     eager: bool = True,
     thresholds: bool = False,
     has_triton: bool = modes.HAS_TRITON,
+    has_compiler: bool = AVAILABLE,
 ) -> Plan:
     """The code that serves a form, sizes, dtype and device.
 
@@ -61,6 +64,7 @@ def plan(
         eager: Whether values can be looked at: not while tracing, nor inside torch.func.
         thresholds: Whether features have thresholds, which one kernel for all of it does not take.
         has_triton: Whether the package triton is installed.
+        has_compiler: Whether there is a C++ compiler, and SIMILITUDE_CPU_KERNELS is not 0.
     """
     if form.backend == "reference":
         return Plan("reference", P, K)
@@ -75,6 +79,8 @@ def plan(
         return Plan("triton pooled" if halves else "products", *size)
     if (form.intersection, form.difference) == ("gmean", "ignorematch"):
         return Plan("products", *size)
+    if device == "cpu" and has_compiler and form.backend != "torch":
+        return Plan("c++ min-sums", *size)
     return Plan("triton min-sums" if kernels else "min-sums", *size)
 
 

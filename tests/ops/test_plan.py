@@ -9,27 +9,27 @@ import torch
 from similitude.form import BACKENDS, DIFFERENCES, INTERSECTIONS, LEVELS, MODELS, Form
 from similitude.ops.plan import CODES, Plan, plan
 
-# The first row that fits a form has its codes: without kernels, with kernels, and with kernels that take halves.
+# The first row that fits a form has its codes: no kernels, a GPU's, a GPU's that take halves, a CPU's.
 FORMS = """
-    product ignorematch   *       contrast | two products | two products    | triton whole
-    product ignorematch   *       ratio    | products     | products        | triton pooled
-    mean    ignorematch   *       *        | products     | products        | triton pooled
-    gmean   ignorematch   feature *        | products     | products        | products
-    *       *             set     *        | products     | products        | triton pooled
-    *       *             feature *        | min-sums     | triton min-sums | triton min-sums
+    product ignorematch   *       contrast | two products | two products    | triton whole    | two products
+    product ignorematch   *       ratio    | products     | products        | triton pooled   | products
+    mean    ignorematch   *       *        | products     | products        | triton pooled   | products
+    gmean   ignorematch   feature *        | products     | products        | products        | products
+    *       *             set     *        | products     | products        | triton pooled   | products
+    *       *             feature *        | min-sums     | triton min-sums | triton min-sums | c++ min-sums
 """
 FORMS = [[cell.strip() for cell in line.split("|")] for line in FORMS.strip().splitlines()]
 
-# Which of the three columns, 0, 1 or 2, or "law", for the reference.
+# Which of the columns, 0 to 3, or "law", for the reference.
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 COLUMNS = """
-    auto      cpu   0 0 0 0
+    auto      cpu   3 3 3 3
     auto      mps   0 0 0 0
     auto      cuda  0 1 2 2
     torch     cpu   0 0 0 0
     torch     mps   0 0 0 0
     torch     cuda  0 0 0 0
-    triton    cpu   0 0 0 0
+    triton    cpu   3 3 3 3
     triton    mps   0 0 0 0
     triton    cuda  0 1 2 2
     reference cpu   law law law law
@@ -49,7 +49,7 @@ def code(form: Form, column: str) -> str:
 
 
 def chosen(form: Form, dtype: torch.dtype = torch.bfloat16, device: str = "cuda", **options) -> str:
-    return plan(form, *SMALL, dtype, device, **{"has_triton": True, **options}).code
+    return plan(form, *SMALL, dtype, device, **{"has_triton": True, "has_compiler": True, **options}).code
 
 
 def test_the_table_is_complete():
@@ -69,6 +69,13 @@ def test_every_form_dtype_device_and_backend_has_the_code_of_the_table(backend, 
 def test_without_triton_the_plan_is_that_of_the_backend_torch(form):
     for dtype in DTYPES:
         assert chosen(form, dtype, has_triton=False) == chosen(form._replace(backend="torch"), dtype)
+
+
+@pytest.mark.parametrize("form", SOME, ids=Form.described)
+def test_without_a_compiler_the_plan_on_a_cpu_is_that_of_the_backend_torch(form):
+    for dtype in DTYPES:
+        plain = chosen(form._replace(backend="torch"), dtype, "cpu")
+        assert chosen(form, dtype, "cpu", has_compiler=False) == plain
 
 
 @pytest.mark.parametrize("form", SOME, ids=Form.described)
