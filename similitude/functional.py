@@ -141,8 +141,11 @@ def tversky_projection(
     if backend == "triton":
         check_triton(prototypes)
     with without_autocast(x.device.type):
-        out = vectors.project(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, threshold)
-    return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
+        constants = scalars(x, alpha, beta, theta, axes=True)
+        out = vectors.project(x, prototypes, features, constants, form, dtype, threshold)
+    if prototypes.dim() != 2 or x.dim() == 2:
+        return out
+    return out.reshape(*x.shape[:-1], prototypes.shape[0])
 
 
 def tversky_cross_entropy(
@@ -290,12 +293,13 @@ def _part(
         return _broadcast(A, B, law, fast).to(dtype)
 
 
-def scalars(like: Tensor, *values: Scalar) -> Scalars:
-    """α, β, θ checked, as numbers or tensors without axes in the dtype that sums are made in."""
+def scalars(like: Tensor, *values: Scalar, axes: bool = False) -> Scalars:
+    """α, β, θ checked, as numbers or tensors in the dtype that sums are made in, without axes unless asked for."""
     dtype, device, out = wide(like.dtype), like.device, []
     for name, value in zip(("alpha", "beta", "theta"), values, strict=True):
         if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
-            out.append(value.reshape(()).to(device, dtype))
+            value = value if axes or not value.dim() else value.reshape(())
+            out.append(value.to(device, dtype))
             continue
         check_scalar(name, value)
         out.append(float(value))  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,7 @@ from .cpu.build import AVAILABLE
 CODES = {
     "reference": "Eq. 1-7 as they are written, by an N×P×K tensor (ops/reference.py)",
     "two products": "two matrix products (ops/separable.py)",
+    "small": "small sizes: vectors to similarities in one function (ops/small.py)",
     "products": "matrix products with indicators (ops/pairwise.py)",
     "min-sums": "tiles of pairs by features, and products for the rest (ops/minsum.py)",
     "c++ min-sums": "the same in C++, built by the machine's compiler on first use (ops/cpu/minsum.py)",
@@ -20,6 +21,10 @@ CODES = {
     "triton pooled": "halves: matrix products and fused passes (ops/triton/pooled.py)",
     "triton min-sums": "tiles of pairs by features (ops/triton/minsum.py), and products for the rest",
 }
+
+
+# Up to so many operations calls cost more than passes over measures, on a CPU.
+SMALL = 2**21
 
 
 class Plan(NamedTuple):
@@ -74,7 +79,8 @@ def plan(
     if form.two_products and halves:
         return Plan("triton whole" if whole else "triton two products", *size)
     if form.two_products:
-        return Plan("two products", *size)
+        small = vectors and eager and not batched and device == "cpu" and N * P * K <= SMALL
+        return Plan("small" if small else "two products", *size)
     if form.splits:
         return Plan("triton pooled" if halves else "products", *size)
     if (form.intersection, form.difference) == ("gmean", "ignorematch"):

@@ -38,7 +38,7 @@ COLUMNS = """
 """
 COLUMNS = {tuple(line.split()[:2]): line.split()[2:] for line in COLUMNS.strip().splitlines()}
 
-SMALL, LARGE = (3, 5, 7), (2048, 5001, 1001)
+SMALL, MIDDLE, LARGE = (3, 5, 7), (201, 101, 151), (2048, 5001, 1001)
 SOME = Form("product"), Form("mean"), Form("gmean"), Form("min", "subtractmatch")
 
 
@@ -49,7 +49,7 @@ def code(form: Form, column: str) -> str:
 
 
 def chosen(form: Form, dtype: torch.dtype = torch.bfloat16, device: str = "cuda", **options) -> str:
-    return plan(form, *SMALL, dtype, device, **{"has_triton": True, "has_compiler": True, **options}).code
+    return plan(form, *MIDDLE, dtype, device, **{"has_triton": True, "has_compiler": True, **options}).code
 
 
 def test_the_table_is_complete():
@@ -104,19 +104,31 @@ def test_fewer_prototypes_are_padded_to_8():
 @pytest.mark.parametrize(
     ("sizes", "dtype", "options"),
     [
-        (SMALL, torch.bfloat16, {}),
+        (MIDDLE, torch.bfloat16, {}),
         (LARGE, torch.float32, {}),
         (LARGE, torch.bfloat16, dict(batched=True)),
         (LARGE, torch.bfloat16, dict(vectors=False)),
     ],
-    ids=["small", "float32", "batched", "measures"],
+    ids=["middle", "float32", "batched", "measures"],
 )
 def test_sizes_stay_where_padding_does_not_pay(sizes, dtype, options):
     assert plan(Form(), *sizes, dtype, "cuda", has_triton=True, **options)[1:] == sizes[1:]
 
 
+@pytest.mark.parametrize("form", SOME, ids=Form.described)
+def test_a_cpu_has_one_function_for_small_sizes_of_two_products(form):
+    def code(device="cpu", sizes=SMALL, **options):
+        return plan(form, *sizes, torch.float32, device, has_triton=True, **options).code
+
+    assert (code() == "small") == form.two_products
+    assert code(sizes=(128, 128, 128)) == code()
+    for options in (dict(device="cuda"), dict(batched=True), dict(eager=False), dict(vectors=False)):
+        assert code(**options) == code(**{"sizes": MIDDLE, **options})
+    assert code(sizes=(128, 128, 129)) == code(sizes=MIDDLE) != "small"
+
+
 def test_every_code_is_described_and_some_form_has_it():
-    reached = {cell for _, *codes in FORMS for cell in codes} | {"reference", "triton two products"}
+    reached = {cell for _, *codes in FORMS for cell in codes} | {"reference", "triton two products", "small"}
     assert reached == set(CODES)
     for name in CODES:
         assert str(Plan(name, 1, 1)).startswith(f"{name}: ")
