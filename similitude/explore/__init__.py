@@ -1,0 +1,1 @@
+"""The explorer: look at a Tversky network in the browser."""
