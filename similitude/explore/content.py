@@ -96,6 +96,7 @@ def content(
         "title": str(title),
         "layer": _about(found, gain),
         "classes": classes,
+        "images": hasattr(model, "shape") and hasattr(model, "set_images"),
         "names": None if names is None else names[:H],
         "objects": N,
         "left_out": _left_out(N, H, dtype),
@@ -142,6 +143,7 @@ def content_of_words(
         | {"alpha": 1.0, "beta": 1.0, "theta": 1.0, "scale": 1.0, "normalize": False, "thresholds": u.cut}
         | {"parameters": u.features.numel()},
         "classes": [],
+        "images": False,
         "names": u.names[:H],
         "objects": N,
         "left_out": _left_out(N, H, dtype),
@@ -215,7 +217,7 @@ def _score(answers: Tensor, labels: Tensor, about: dict[str, Any], arrays: dict[
     P = about["layer"]["num_prototypes"]
     about["accuracy"] = (answers == labels).double().mean().item()
     if P <= 1000:
-        arrays["confusion"] = torch.bincount(labels * P + answers, minlength=P * P).numpy().astype(np.int32)
+        arrays["confusion"] = torch.bincount(labels * P + answers, minlength=P * P).reshape(P, P).numpy().astype(np.int32)
 
 
 def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str, Sprite]:

@@ -1,16 +1,18 @@
 // The page: reads the data, draws the screen that the address names, and draws it again when the address changes.
 
+import { followLinks } from "./address.js";
+import { edit } from "./edit.js";
 import { feature, features } from "./features.js";
 import { objectOf, openModel } from "./model.js";
 import { overview } from "./overview.js";
 import { pair } from "./pair.js";
-import { h } from "./parts.js";
+import { h, say } from "./parts.js";
 import { prototype, prototypes } from "./prototypes.js";
 import { sets } from "./sets.js";
 import { openSource } from "./source.js";
 import { why, whyIndex, whyKeys } from "./why.js";
 
-const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"]];
+const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"], ["edit", "Edit"]];
 // Pages of single things, and the screens that they belong to.
 const WITHIN = { feature: "features", prototype: "prototypes" };
 
@@ -39,6 +41,7 @@ function screenOf(name, rest, question) {
       const [a, b] = [0, 1].map((i) => objectOf(model, rest[i] ?? usual[i]));
       return a && b ? pair(model, a, b) : missing("There is no such object.");
     }
+    case "edit": return edit(model);
     case "sets": return sets(model, rest.join("/"));
   }
   return missing("There is no such screen.");
@@ -88,6 +91,14 @@ async function start() {
   document.getElementById("skip").addEventListener("click", () => content.focus());
   window.addEventListener("hashchange", () => draw(true));
   window.addEventListener("redraw", redraw);
+  // An edit changed the network: all that is shown is read again.
+  window.addEventListener("changed", async (event) => {
+    source.forget();
+    model = await openModel(source);
+    redraw();
+    say(event.detail);
+  });
+  followLinks();
   window.addEventListener("keydown", (event) => keys?.(event));
   draw(false);
   document.documentElement.dataset.ready = "yes";

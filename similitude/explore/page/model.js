@@ -67,6 +67,9 @@ export function objectOf(model, address) {
 
 export const measuresOf = (model, { kind, index }) => (kind === "example" ? model.data.measures.row(index) : model.rows[index]);
 
+// Whether an example is on the page; a preview is of all examples.
+export const isHeld = (model, i) => i < model.H;
+
 export const labelOf = (model, i) => (model.data.labels ? model.data.labels.values[i] : null);
 
 // The layer's answers for an example, with the features that are off left out.

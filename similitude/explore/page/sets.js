@@ -2,6 +2,7 @@
 
 import { ExpressionError, tokensOf } from "./expression.js";
 import { addressOf, completions, fieldOf, objectName } from "./model.js";
+import { keepAddress } from "./address.js";
 import { barList, card, exampleTile, featureLink, h, percent, pictureOf, plain, strip, whole } from "./parts.js";
 
 const SHOWN = 40, FEATURES = 30, LATER = 250;
@@ -46,7 +47,7 @@ export function sets(model, text) {
     const wanted = input.value;
     marker.textContent = problem.textContent = "";
     if (!wanted.trim()) return answer.replaceChildren(examples(model, (t) => { input.value = t; show(); }));
-    if (decodeURIComponent(location.hash.slice(7)) !== wanted) history.replaceState(null, "", `#/sets/${encodeURIComponent(wanted)}`);
+    keepAddress(`#/sets/${encodeURIComponent(wanted)}`);
     try {
       answer.replaceChildren(...field(model, fieldOf(model, wanted)));
     } catch (error) {

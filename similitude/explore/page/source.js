@@ -78,6 +78,11 @@ async function servedSource() {
     about: await (await get("api/about")).json(),
     bytes: async (name) => (await get(`api/array/${name}`)).arrayBuffer(),
     png: async (name) => (await get(`api/sprite/${name}`)).blob(),
+    save: async () => {
+      const answer = await fetch("api/save", { method: "POST", headers, body: "{}" });
+      if (!answer.ok) throw new Error(await answer.text());
+      return answer.blob();
+    },
     ask,
   };
 }

@@ -45,9 +45,10 @@ export function why(model, i, p, over) {
 }
 
 function exampleCard(model, i, outputs, before, order) {
-  const label = labelOf(model, i), answer = order[0], was = descending(before)[0], low = Math.min(0, ...outputs), high = Math.max(0, ...outputs);
+  const label = labelOf(model, i), answer = order[0], was = descending(before)[0];
   const shown = order.slice(0, ANSWERS);
   if (label !== null && !shown.includes(label)) shown.push(label);
+  const values = shown.map((q) => outputs[q]), low = Math.min(0, ...values), high = Math.max(0, ...values);
   const verdict = [h("span", {}, className(model, answer))];
   if (label !== null) verdict.push(" ", answer === label ? h("span", { class: "good" }, "right") : h("span", { class: "bad" }, `wrong: it is ${className(model, label)}`));
   const rows = shown.map((q) => {
