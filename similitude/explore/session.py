@@ -70,7 +70,10 @@ class Session:
     def about(self) -> dict[str, Any]:
         """What the page reads first."""
         offers = {"sets": self.universe is not None, "edit": self.editable, "save": self.model is not None}
-        more = {"arrays": described(self.content), "sprites": sprites(self.content), "offers": offers}
+        more: dict[str, Any] = {"arrays": described(self.content), "sprites": sprites(self.content), "offers": offers}
+        if self.universe is not None:
+            # Of all objects, so that those which the page does not hold can be asked for.
+            more["names"] = self.universe.names
         if self.editable and isinstance(self.model, DataDomain):
             more["shape"], more["edits"] = list(self.model.shape), len(self.edits)
         return {**self.content.about, **more, "features": self._plain_names()}
@@ -117,6 +120,13 @@ class Session:
         scores = found.rank(LISTED)
         sizes = [[u.names[i], len(u[i])] for i in found.named]
         return {"members": list(found), "sizes": sizes, "ranking": [[name, value] for name, value in scores]}
+
+    def measures(self, question: Question) -> dict[str, Any]:
+        """Measures of one object that the page does not hold."""
+        index = question.get("index")
+        if self.universe is None or not isinstance(index, int) or not 0 <= index < len(self.universe):
+            raise Refused(f"there is no object {index!r}.")
+        return {"measures": self.universe.measures(index).tolist()}
 
     def preview(self, question: Question) -> dict[str, Any]:
         """Answers before and after an edit that is not applied."""

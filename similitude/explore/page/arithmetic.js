@@ -51,7 +51,7 @@ export function setsOf(a, b, layer, off = new Set()) {
   // At the level of sets Psi and the excess are of the two sums; of product and mean Psi is inside the sum anyway.
   const bySet = layer.level === "set";
   if (bySet && !["product", "mean"].includes(layer.intersection)) {
-    common = u > 0 || layer.intersection !== "gmean" ? pooled(u, v, layer.intersection) : 0;
+    common = pooled(u, v, layer.intersection);
   }
   if (layer.difference === "subtractmatch") {
     aOnly += bySet ? u - Math.min(u, v) : aExcess;

@@ -13,7 +13,9 @@ const SPACE = /[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u
 
 // A name as Python's errors show it.
 function inQuotes(name) {
-  return name.includes("'") && !name.includes('"') ? `"${name}"` : `'${name}'`;
+  const hex = (c) => `\\x${c.codePointAt(0).toString(16).padStart(2, "0")}`;
+  const text = name.replaceAll("\\", "\\\\").replace(/[\x00-\x1f\x7f-\xa0\xad]/g, (c) => ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" })[c] ?? hex(c));
+  return name.includes("'") && !name.includes('"') ? `"${text}"` : `'${text.replaceAll("'", "\\'")}'`;
 }
 
 // An expression that cannot be read: the problem, and its position in the text.

@@ -17,7 +17,7 @@ const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Pro
 const WITHIN = { feature: "features", prototype: "prototypes" };
 
 const content = document.getElementById("content");
-let model = null, keys = null;
+let model = null, keys = null, drawn = 0;
 
 // The screen that an address names: #/feature/17, #/why/12/7/9, #/sets/a%20%26%20b.
 function screenOf(name, rest, question) {
@@ -51,13 +51,17 @@ function missing(sentence) {
   return [h("h1", {}, sentence), h("p", {}, h("a", { href: "#/" }, "Go to the overview"))];
 }
 
-function draw(moved) {
+async function draw(moved) {
+  const mine = ++drawn;
   const [path, question = ""] = location.hash.replace(/^#\/?/, "").split("?");
   let parts;
   try { parts = path.split("/").map(decodeURIComponent); } catch { parts = ["?"]; }
   const [name, ...rest] = parts;
   keys = null;
-  const elements = screenOf(name, rest.filter((part) => part !== ""), question).flat().filter(Boolean);
+  const made = await screenOf(name, rest.filter((part) => part !== ""), question);
+  // Another screen was asked for meanwhile.
+  if (mine !== drawn) return;
+  const elements = made.flat().filter(Boolean);
   content.replaceChildren(...elements);
   const own = WITHIN[name] ?? name, label = content.querySelector("h1")?.textContent ?? "";
   for (const link of document.querySelectorAll("#screens a")) {
@@ -72,9 +76,9 @@ function draw(moved) {
 }
 
 // The same screen again, where the reader was: after a feature was switched off.
-function redraw() {
+async function redraw() {
   const { scrollX, scrollY } = window, focused = document.activeElement?.getAttribute?.("aria-label");
-  draw(false);
+  await draw(false);
   window.scrollTo(scrollX, scrollY);
   const other = focused?.endsWith(" off") ? focused.replace(/ off$/, " on") : focused?.replace(/ on$/, " off");
   [...content.querySelectorAll("button[aria-label]")].find((b) => [focused, other].includes(b.getAttribute("aria-label")))?.focus({ preventScroll: true });
@@ -89,8 +93,8 @@ async function start() {
   const notes = [...model.about.left_out, model.about.note_of_page].filter(Boolean);
   document.getElementById("foot").append(...notes.map((note) => h("p", {}, note)));
   document.getElementById("skip").addEventListener("click", () => content.focus());
-  window.addEventListener("hashchange", () => draw(true));
-  window.addEventListener("redraw", redraw);
+  window.addEventListener("hashchange", () => draw(true).catch(fail));
+  window.addEventListener("redraw", () => redraw().catch(fail));
   // An edit changed the network: all that is shown is read again.
   window.addEventListener("changed", async (event) => {
     source.forget();
@@ -100,12 +104,13 @@ async function start() {
   });
   followLinks();
   window.addEventListener("keydown", (event) => keys?.(event));
-  draw(false);
+  await draw(false);
   document.documentElement.dataset.ready = "yes";
 }
 
-start().catch((error) => {
-  content.replaceChildren(h("h1", {}, "The page cannot be shown"), h("p", {}, error.message));
+function fail(error) {
+  content.replaceChildren(h("h1", {}, "This cannot be shown"), h("p", {}, error.message));
   document.documentElement.dataset.ready = "failed";
-  throw error;
-});
+}
+
+start().catch(fail);

@@ -1,7 +1,10 @@
 // What all screens ask of the data: names, measures, examples of features, answers.
 
 import { addsUp, descending, explained, outputsOf, score } from "./arithmetic.js";
-import { evaluate, quoted } from "./expression.js";
+import { evaluate, ExpressionError, quoted } from "./expression.js";
+
+// Examples that a set lists.
+const LISTED = 60;
 
 export async function openModel(source) {
   const about = source.about, layer = about.layer;
@@ -18,7 +21,9 @@ export async function openModel(source) {
     answers: new Map(),
     off: new Set(),
     addsUp: addsUp(layer),
-    renamed: readNames(about),
+    renamed: readNames(source),
+    // Objects that can be asked for, and those that were.
+    N: about.offers?.sets ? about.objects : data.measures.rows, asked: new Map(),
   };
   return model;
 }
@@ -28,8 +33,9 @@ function storageKey(about) {
   return `similitude:${about.title}:${about.layer.num_features}:${about.layer.dim}`;
 }
 
-function readNames(about) {
+function readNames({ about, ask }) {
   const given = { ...about.features };
+  if (ask) return given;
   try {
     const kept = JSON.parse(localStorage.getItem(storageKey(about)) ?? "{}");
     for (const [k, name] of Object.entries(kept)) if (typeof name === "string") given[k] = name;
@@ -60,12 +66,21 @@ export const exampleName = (model, i) => model.about.names?.[i] ?? `#${i}`;
 export const objectName = (model, { kind, index }) => (kind === "example" ? exampleName(model, index) : className(model, index));
 export const addressOf = ({ kind, index }) => `${kind[0]}${index}`;
 export function objectOf(model, address) {
-  const kind = { e: "example", p: "prototype" }[address?.[0]], index = Number(address?.slice(1));
-  const most = kind === "example" ? model.H : model.P;
-  return kind && Number.isInteger(index) && index >= 0 && index < most && address.length > 1 ? { kind, index } : null;
+  const kind = { e: "example", p: "prototype" }[address?.[0]], index = Number(address?.slice(1) || NaN);
+  const most = kind === "example" ? model.N : model.P;
+  return kind && Number.isInteger(index) && index >= 0 && index < most ? { kind, index } : null;
 }
 
-export const measuresOf = (model, { kind, index }) => (kind === "example" ? model.data.measures.row(index) : model.rows[index]);
+export function measuresOf(model, { kind, index }) {
+  if (kind === "prototype") return model.rows[index];
+  return model.asked.get(index) ?? model.data.measures.row(index);
+}
+
+// Asks the server for the measures of an object that the page does not hold, or holds rounded.
+export async function haveMeasures(model, { kind, index }) {
+  if (kind !== "example" || model.asked.has(index) || !model.about.offers?.sets) return;
+  model.asked.set(index, Float32Array.from((await model.source.ask("measures", { index })).measures));
+}
 
 // Whether an example is on the page; a preview is of all examples.
 export const isHeld = (model, i) => i < model.H;
@@ -131,7 +146,7 @@ export function vocabulary(model) {
   if (!model.vocabulary) {
     const known = new Map();
     for (let p = 0; p < model.P; p++) known.set(className(model, p), { kind: "prototype", index: p });
-    for (let i = 0; i < model.H; i++) if (!known.has(exampleName(model, i))) known.set(exampleName(model, i), { kind: "example", index: i });
+    for (let i = 0; i < model.N; i++) if (!known.has(exampleName(model, i))) known.set(exampleName(model, i), { kind: "example", index: i });
     model.vocabulary = known;
     model.starts = ["Ġ", "▁"].filter((mark) => [...known.keys()].some((name) => name.startsWith(mark)));
   }
@@ -157,8 +172,13 @@ export function completions(model, start, most = 8) {
   return [...first, ...later].slice(0, most).map(quoted);
 }
 
-// The set that an expression means, and the examples that score highest in it.
-export function fieldOf(model, text) {
+// The set that an expression means: its features, sizes of the named sets, and the examples that score highest in it.
+export async function fieldOf(model, text) {
+  if (model.about.offers?.sets) {
+    const found = await model.source.ask("set", { expression: text });
+    if (found.problem) throw new ExpressionError(found.problem, found.position);
+    return found;
+  }
   const named = new Map();
   const mask = evaluate(text, (name, exact) => {
     const object = findObject(model, name, exact);
@@ -167,12 +187,13 @@ export function fieldOf(model, text) {
       throw `no object is named '${name}'${near.length ? `; nearest names: ${near.join(", ")}` : ""}`;
     }
     const set = Uint8Array.from(measuresOf(model, object), (value) => Number(value > 0));
-    named.set(objectName(model, object), { object, set });
+    named.set(objectName(model, object), set.reduce((n, has) => n + has, 0));
     return set;
   });
   const members = [];
   mask.forEach((has, k) => { if (has) members.push(k); });
   const scores = Float64Array.from({ length: model.H }, (_, i) => score(model.data.measures.row(i), members));
-  return { mask, members, named, scores, order: descending(scores) };
+  const ranking = descending(scores).slice(0, LISTED).map((i) => [exampleName(model, i), scores[i], i]);
+  return { members, sizes: [...named], ranking };
 }
 

@@ -1,12 +1,13 @@
 // Two objects: what they share and what each has alone, and why S(a, b) is not S(b, a).
 
 import { descending, likeness, score, sharesOf, setsOf, similarity, total } from "./arithmetic.js";
-import { className, completions, exampleName, measuresOf, objectName, vocabulary } from "./model.js";
+import { completions, haveMeasures, measuresOf, objectName, vocabulary } from "./model.js";
 import { barHeading, barList, card, exampleTile, featureLink, h, pairAddress, pictureOf, plain, say, signed, strip, svg, whole, wideCard } from "./parts.js";
 
 const TOP = 8, EXAMPLES = 9;
 
-export function pair(model, a, b) {
+export async function pair(model, a, b) {
+  await Promise.all([haveMeasures(model, a), haveMeasures(model, b)]);
   const x = measuresOf(model, a), y = measuresOf(model, b), [A, B] = [objectName(model, a), objectName(model, b)];
   const regions = [[], [], []];
   x.forEach((value, k) => {

@@ -1,17 +1,17 @@
 // Sets: an expression of names, the features that it means, and the examples that score highest in them.
 
-import { ExpressionError, tokensOf } from "./expression.js";
-import { addressOf, completions, fieldOf, objectName } from "./model.js";
 import { keepAddress } from "./address.js";
+import { ExpressionError, tokensOf } from "./expression.js";
+import { completions, fieldOf, isHeld, objectName, vocabulary } from "./model.js";
 import { barList, card, exampleTile, featureLink, h, percent, pictureOf, plain, strip, whole } from "./parts.js";
 
-const SHOWN = 40, FEATURES = 30, LATER = 250;
+const FEATURES = 30, LATER = 250;
 
 export function sets(model, text) {
   const answer = h("div", {}), choices = h("ul", { class: "choices", "aria-label": "Names" });
   const marker = h("pre", { class: "marker", "aria-hidden": "true" }), problem = h("p", { class: "problem", id: "problem", role: "alert" });
   const input = h("input", { type: "text", class: "expression", id: "expression", value: text, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-describedby": "problem", oninput: typed, onkeydown: complete });
-  let timer = 0;
+  let timer = 0, asked = 0;
   function typed() {
     offer();
     clearTimeout(timer);
@@ -48,9 +48,13 @@ export function sets(model, text) {
     marker.textContent = problem.textContent = "";
     if (!wanted.trim()) return answer.replaceChildren(examples(model, (t) => { input.value = t; show(); }));
     keepAddress(`#/sets/${encodeURIComponent(wanted)}`);
+    // Answers of earlier questions may come later.
+    const mine = ++asked;
     try {
-      answer.replaceChildren(...field(model, fieldOf(model, wanted)));
+      const found = await fieldOf(model, wanted);
+      if (mine === asked) answer.replaceChildren(...field(model, found));
     } catch (error) {
+      if (mine !== asked) return null;
       if (!(error instanceof ExpressionError)) throw error;
       marker.textContent = `${" ".repeat(error.position)}↑`;
       problem.textContent = error.message;
@@ -78,16 +82,17 @@ function tokensFit(text) {
 }
 
 function field(model, found) {
-  const sizes = [...found.named].map(([name, { object, set }]) => ({ label: [pictureOf(model, object, 26), h("span", {}, name)], value: set.reduce((n, v) => n + v, 0) }));
-  const count = found.members.length;
-  const bars = barList([...sizes, { label: [h("strong", {}, "this set")], value: count, kind: "common" }].map((row) => ({ ...row, shown: whole(row.value) })));
-  const named = [...found.named.values()].map(({ object }) => object);
-  const order = found.order.slice(0, SHOWN);
-  const highest = named.filter((o) => o.kind === "example").map(addressOf);
+  const known = vocabulary(model), count = found.members.length;
+  const sizes = found.sizes.map(([name, value]) => ({ label: [known.has(name) ? pictureOf(model, known.get(name), 26) : null, h("span", {}, name)], value, shown: whole(value) }));
+  const bars = barList([...sizes, { label: [h("strong", {}, "this set")], value: count, kind: "common", shown: whole(count) }]);
+  const tile = ([name, score]) => {
+    const { index } = known.get(name);
+    return isHeld(model, index) ? exampleTile(model, index, { caption: plain(score, 2) })
+      : h("a", { class: "tile named", href: `#/pair/e${index}` }, name, h("span", { class: "caption" }, plain(score, 2)));
+  };
   return [
     h("p", { class: "verdict", id: "size" }, `${whole(count)} of ${whole(model.K)} features (${percent(count / model.K)})`),
     h("div", { class: "cards" }, card("Sizes", bars), card("Its features", h("div", { class: "row" }, found.members.slice(0, FEATURES).map((k) => h("span", { class: "chip" }, featureLink(model, k))), count > FEATURES ? h("span", { class: "soft" }, `and ${whole(count - FEATURES)} more`) : null))),
-    count ? card("Examples that score highest in it", strip(order.map((i) => exampleTile(model, i, { caption: `${plain(found.scores[i], 2)}${highest.includes(`e${i}`) ? " (named)" : ""}` }))))
-      : h("p", { class: "soft" }, "No feature is left: every example scores 0 in an empty set."),
+    count ? card("Examples that score highest in it", strip(found.ranking.map(tile))) : h("p", { class: "soft" }, "No feature is left: every example scores 0 in an empty set."),
   ];
 }
