@@ -13,7 +13,7 @@ from typing import Any
 from ..files import write_text
 from ..interpret.sets import Universe
 from .content import Content, content, content_of_words
-from .page import whole_page
+from .page import check_ending, whole_page
 
 # Height of the frame in a notebook, in pixels.
 HEIGHT = 800
@@ -29,8 +29,7 @@ class Page:
     def save(self, path: str | Path) -> Path:
         """Writes the page whole or not at all, and returns its path."""
         path = Path(path)
-        if path.suffix.lower() not in (".html", ".htm"):
-            raise ValueError(f"a page is written as .html; got {path.name!r}.")
+        check_ending(path)
         write_text(path, self.html)
         return path
 

@@ -19,7 +19,7 @@ from ..ops.modes import wide
 from ..reach import class_names, evaluating, seen
 from ..shares import measures
 from ..usage import usage
-from .pictures import Sprite, of_images, of_weights
+from .pictures import Sprite, of_images, of_parameters, of_weights
 
 # Objects on a page at most, and bytes of their measures: beyond the first they are rounded to float16, and beyond the
 # second there are fewer objects.
@@ -96,7 +96,7 @@ def content(
         "title": str(title),
         "layer": _about(found, gain),
         "classes": classes,
-        "images": hasattr(model, "shape") and hasattr(model, "set_images"),
+        "signed": True,
         "names": None if names is None else names[:H],
         "objects": N,
         "left_out": _left_out(N, H, dtype),
@@ -111,6 +111,8 @@ def content(
         arrays["labels"] = labels[:H].numpy().astype(np.int32)
         _score(outputs.argmax(-1).cpu(), labels, about, arrays)
     images = _images(inputs, N) if images is None else images
+    if isinstance(getattr(model, "features", None), Tensor):
+        about["signed"] = bool((model.features < 0).any())
     return Content(about, arrays, _sprites(model, found, images, H))
 
 
@@ -143,7 +145,7 @@ def content_of_words(
         | {"alpha": 1.0, "beta": 1.0, "theta": 1.0, "scale": 1.0, "normalize": False, "thresholds": u.cut}
         | {"parameters": u.features.numel()},
         "classes": [],
-        "images": False,
+        "signed": True,
         "names": u.names[:H],
         "objects": N,
         "left_out": _left_out(N, H, dtype),
@@ -225,7 +227,7 @@ def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str,
     shape = getattr(model, "shape", None)
     if shape is not None and getattr(model, "features", None) is not None:
         # A network whose prototypes and features are images.
-        found |= {"prototypes": of_images(model.prototypes), "features": of_images(model.features)}
+        found |= {name: of_parameters(getattr(model, name)) for name in ("prototypes", "features")}
     elif images is not None and layer.in_features == images[0].numel() and images[0].squeeze().dim() == 2:
         size = images[0].squeeze().shape
         banks = {"prototypes": layer.prototypes, "features": layer.features.weight}

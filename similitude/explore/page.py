@@ -9,6 +9,7 @@ import re
 from functools import cache
 from html import escape
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +49,15 @@ def whole_page(content: Content, note: str = "") -> str:
     # Not by re.sub, and last, so that nothing within the data is taken for a mark.
     before, after = page.split(f'<script type="module" src="page/{FIRST}"></script>')
     return before + "\n".join(parts) + after
+
+
+class NotHtml(ValueError):
+    """A page was to be written as something else."""
+
+
+def check_ending(path: Path) -> None:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise NotHtml(f"a page is written as .html; got {path.name!r}.")
 
 
 def described(content: Content) -> dict[str, dict[str, object]]:

@@ -44,6 +44,11 @@ def of_images(images: Tensor) -> Sprite:
     return _sprite((_small(x) * 255).round().byte().permute(0, 2, 3, 1).numpy())
 
 
+def of_parameters(images: Tensor) -> Sprite:
+    """Learned images ``[N, ..., H, W]``: as weights where some are below 0, which no ink is."""
+    return of_weights(images.flatten(1, -3).mean(1)) if bool((images < 0).any()) else of_images(images)
+
+
 def of_weights(images: Tensor) -> Sprite:
     """Signed weights ``[N, H, W]``: white is 0, purple is above and orange below, each image by its own largest."""
     x = _small(images.detach().float().cpu()[:, None])[:, 0]

@@ -69,6 +69,7 @@ class Session:
 
     def about(self) -> dict[str, Any]:
         """What the page reads first."""
+        kept = "kept until the server stops" if self.names_file is None else f"kept in {self.names_file.name}"
         offers = {"sets": self.universe is not None, "edit": self.editable, "save": self.model is not None}
         more: dict[str, Any] = {"arrays": described(self.content), "sprites": sprites(self.content), "offers": offers}
         if self.universe is not None:
@@ -76,7 +77,7 @@ class Session:
             more["names"] = self.universe.names
         if self.editable and isinstance(self.model, DataDomain):
             more["shape"], more["edits"] = list(self.model.shape), len(self.edits)
-        return {**self.content.about, **more, "features": self._plain_names()}
+        return {**self.content.about, **more, "features": self._plain_names(), "names_kept": kept}
 
     def _plain_names(self) -> dict[str, str]:
         return {str(k): name for k, name in sorted(self.names.items())}

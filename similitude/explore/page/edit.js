@@ -4,6 +4,8 @@ import { className, exampleName, featureName, isHeld } from "./model.js";
 import { card, exampleTile, h, percent, say, strip, whole, wideCard } from "./parts.js";
 
 const FLIPS = 40;
+// Colours of signed weights, as explore/pictures.py has them.
+const BELOW = [179, 88, 6], ABOVE = [84, 39, 136];
 
 export function edit(model) {
   if (!model.source.ask) {
@@ -103,23 +105,28 @@ function drawing(canvas, shape) {
   canvas.width = width;
   canvas.height = height;
   const board = { pixels: new Float64Array(shape.reduce((a, b) => a * b, 1)), ink: 1, size: 2, set, x: width >> 1, y: height >> 1 };
+  let signed = false, full = 1;
   const planes = board.pixels.length / (width * height);
+  // Ink is 1 on images, and the largest weight on signed ones, which are purple above 0 and orange below.
+  const colour = (value, c) => (signed ? 247 + Math.min(1, Math.abs(value) / full) * ((value > 0 ? ABOVE : BELOW)[c] - 247) : 255 * Math.min(1, Math.max(0, value)));
   function show() {
     for (let i = 0; i < width * height; i++) {
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = 255 * Math.min(1, Math.max(0, board.pixels[(planes === 3 ? c : 0) * width * height + i]));
+      for (let c = 0; c < 3; c++) image.data[4 * i + c] = colour(board.pixels[(planes === 3 ? c : 0) * width * height + i], c);
       image.data[4 * i + 3] = 255;
     }
     paper.putImageData(image, 0, 0);
   }
   function set(values) {
     board.pixels = Float64Array.from(values);
+    signed ||= board.pixels.some((value) => value < 0);
+    full = signed ? Math.max(...board.pixels.map(Math.abs)) || full : 1;
     show();
   }
   function dot(x, y) {
     for (let dy = 0; dy < board.size; dy++) for (let dx = 0; dx < board.size; dx++) {
       const [px, py] = [x + dx - (board.size >> 1), y + dy - (board.size >> 1)];
       if (px < 0 || py < 0 || px >= width || py >= height) continue;
-      for (let c = 0; c < planes; c++) board.pixels[c * width * height + py * width + px] = board.ink;
+      for (let c = 0; c < planes; c++) board.pixels[c * width * height + py * width + px] = board.ink * full;
     }
   }
   function to(event, start) {

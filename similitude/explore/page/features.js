@@ -56,7 +56,7 @@ export function feature(model, k) {
     h("div", { class: "cards" },
       card("In numbers", h("div", { class: "row" }, thumb(model.sprites.feature, k, 120, `feature ${k} as an image`),
         figures([["had by", percent(share)], ["mean measure", plain(model.data.strength.values[k], 3)]])),
-        model.sprites.feature && !model.about.images ? h("p", { class: "soft" }, "Purple counts for the feature, orange against it.") : null),
+        model.sprites.feature && model.about.signed ? h("p", { class: "soft" }, "Purple counts for the feature, orange against it.") : null),
       card("Measures", histogram(column, { line: 0, label: `Measures of ${column.length} examples, from ${plain(Math.min(...column), 2)} to ${plain(Math.max(...column), 2)}; ${having.length} are above 0.` }),
         h("p", { class: "soft" }, "To the right of the line an example has the feature.")),
       nearest(model, k),
@@ -78,7 +78,7 @@ function heading(model, k) {
     } catch (error) { say(error.message); }
   };
   return h("div", {}, title, h("form", { class: "row", onsubmit: save }, input, h("button", {}, "Save the name"),
-    h("span", { class: "soft" }, model.source.ask ? "" : "kept in this browser")));
+    h("span", { class: "soft" }, model.source.ask ? model.about.names_kept : "kept in this browser")));
 }
 
 function nearest(model, k) {
