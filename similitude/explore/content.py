@@ -91,6 +91,9 @@ def content(
     H, dtype = _held(N, K, objects, exact, rounded)
     with evaluating(found):
         outputs = torch.cat([found(part) for part in vectors.split(max(1, AT_ONCE // K))])
+    constants = torch.cat([getattr(found, name).reshape(1).double() for name in ("alpha", "beta", "theta")])
+    if not (constants.isfinite().all() and outputs.isfinite().all()):
+        raise ValueError("the layer's constants and answers must be finite to be shown; some are NaN or infinite.")
     gain = float(getattr(model[-1] if hasattr(model, "named_steps") else model, "gain_", 1.0))
     about = {
         "title": str(title),

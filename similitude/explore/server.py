@@ -29,7 +29,7 @@ from .session import Refused, Session
 # Bytes of a question at most, seconds that a client may take to send one, and clients at once.
 LARGEST, SECONDS, CLIENTS = 2**22, 10.0, 200
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 HEADERS = {
@@ -45,6 +45,10 @@ KINDS = {".js": "text/javascript", ".css": "text/css"}
 
 class RemoteRefused(ValueError):
     """An address that other machines can reach was asked for once, and it must be asked for twice."""
+
+
+class TooLarge(ValueError):
+    """A question is longer than the server reads."""
 
 
 def application(session: Session, token: str, host: str = "127.0.0.1") -> Starlette:
@@ -90,6 +94,9 @@ def application(session: Session, token: str, host: str = "127.0.0.1") -> Starle
             return await run_in_threadpool(_answer, session, what, questions.get(what), asked)
         except Refused as error:
             return PlainTextResponse(str(error), 400, HEADERS)
+        except TooLarge as error:
+            # The rest is not read, so nothing more can come on this connection.
+            return PlainTextResponse(str(error), 413, {**HEADERS, "Connection": "close"})
         except (TimeoutError, ClientDisconnect):
             return PlainTextResponse("the question took too long.", 408, HEADERS)
 
@@ -177,7 +184,7 @@ async def _body(request: Request) -> dict[str, Any]:
     async for part in request.stream():
         size += len(part)
         if size > LARGEST:
-            raise Refused(f"a question has at most {LARGEST:,} bytes.")
+            raise TooLarge(f"a question has at most {LARGEST:,} bytes.")
         parts.append(part)
     try:
         found = json.loads(b"".join(parts) or b"{}")

@@ -89,6 +89,8 @@ class Session:
             raise Refused(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
         if not isinstance(name, str) or len(name) > LONGEST:
             raise Refused(f"name must be a text of {LONGEST} characters at most.")
+        if not name.isascii() and any(0xD800 <= ord(c) <= 0xDFFF for c in name):
+            raise Refused("name must be whole characters; it has half of one.")
         self._name(feature, name.strip())
         if self.names_file is not None:
             write_json(self.names_file, self._plain_names())
@@ -190,7 +192,7 @@ class Session:
                 edit.add_feature(self._image(image))
             for k in list(question.get("removed", [])):
                 edit.remove_feature(k)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise Refused(str(error)) from None
         return edit
 

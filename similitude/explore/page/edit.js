@@ -57,7 +57,7 @@ export function edit(model) {
   return [
     h("h1", {}, "Edit"),
     h("p", { class: "lead" }, "Draw on what the network compares with, and look at what changes before it does."),
-    h("div", { class: "two", id: "edit" },
+    h("div", { class: "two wider", id: "edit" },
       h("section", { class: "card" },
         h("div", { class: "row" }, h("label", { for: "kind" }, "Draw on"), kind, which),
         canvas, h("p", {}),

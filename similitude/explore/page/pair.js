@@ -40,7 +40,7 @@ function chooser(model, a, b) {
     if (missing >= 0) say(`No object is named ${[first, second][missing].value}.`);
     else location.hash = pairAddress(...found);
   };
-  return h("form", { class: "row", onsubmit: go }, list, h("label", { for: "first" }, "A"), first, h("label", { for: "second" }, "B"), second, h("button", {}, "Compare"),
+  return h("form", { class: "row", onsubmit: go }, list, h("span", { class: "field grow" }, h("label", { for: "first" }, "A"), first), h("span", { class: "field grow" }, h("label", { for: "second" }, "B"), second), h("button", {}, "Compare"),
     h("a", { href: pairAddress(b, a) }, "swap"), pictureOf(model, a, 64), pictureOf(model, b, 64));
 }
 
@@ -74,7 +74,8 @@ function similarities(model, a, b, x, y) {
 function reason(layer, sets, A, B, forth, back) {
   if (Math.abs(forth - back) < 1e-9) return layer.alpha === layer.beta ? "Both are the same, since α is β." : "Both are the same, since each has as much alone as the other.";
   const more = sets.aOnly > sets.bOnly ? A : B, costs = layer.alpha > layer.beta ? "first" : "second";
-  return `${more} has more alone, and what the ${costs} one has alone costs more (α ${plain(layer.alpha, 3)}, β ${plain(layer.beta, 3)}): so ${forth > back ? `${A} is more like ${B} than ${B} is like ${A}` : `${B} is more like ${A} than ${A} is like ${B}`}.`;
+  const [most, least] = [sets.aOnly, sets.bOnly].sort((x, y) => y - x);
+  return `What ${more} has alone is more in all (${plain(most, 2)} to ${plain(least, 2)}), and what the ${costs} one has alone costs more (α ${plain(layer.alpha, 3)}, β ${plain(layer.beta, 3)}): so ${forth > back ? `${A} is more like ${B} than ${B} is like ${A}` : `${B} is more like ${A} than ${A} is like ${B}`}.`;
 }
 
 function region(model, name, members, measures, kind) {
