@@ -6,13 +6,15 @@ One page in three shells: a file that needs nothing (``explore(..., out=)``), a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..files import write_text
 from ..interpret.sets import Universe
-from .content import Content, content, content_of_words
+from .beside import beside as placed
+from .content import LAYER, WORDS, Content, content, content_of_words
 from .page import check_ending, whole_page
 
 # Height of the frame in a notebook, in pixels.
@@ -52,6 +54,7 @@ def explore(
     classes: Sequence[str] | None = None,
     images: Any = None,
     layer: str | None = None,
+    beside: Any = None,
     title: str | None = None,
     note: str = "",
 ) -> Page:
@@ -64,18 +67,22 @@ def explore(
         names: name of each input; by default its number.
         out: an .html file that the page is written to.
         classes: name of each prototype; by default a classifier's classes.
-        images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``; by default the inputs, if they are images.
+        images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``; by default the inputs, if they are
+            images.
         layer: name of the layer where the model has several.
+        beside: another model of the same inputs, to compare with.
         title: heading of the page.
         note: a sentence at the foot of the page, such as where the data is from.
     """
-    titled = {} if title is None else {"title": title}
     if isinstance(model, Universe):
-        made = content_of_words(model, **titled)
+        made = content_of_words(model, title or WORDS)
     elif inputs is None:
         raise ValueError("the page shows the layer on a data set: give inputs.")
     else:
-        made = content(model, inputs, labels, names, classes=classes, images=images, layer=layer, **titled)
+        shown = partial(content, inputs=inputs, labels=labels, names=names, classes=classes, images=images, layer=layer)
+        made = shown(model, title=title or LAYER)
+        if beside is not None:
+            made = placed(made, shown(beside, title="the other model"))
     page = Page(made, note)
     if out is not None:
         page.save(out)

@@ -21,6 +21,8 @@ from ..shares import measures
 from ..usage import usage
 from .pictures import Sprite, of_images, of_parameters, of_weights
 
+# Titles of pages that are given none.
+LAYER, WORDS = "A Tversky layer", "Words as sets of features"
 # Objects on a page at most, and bytes of their measures: beyond the first they are rounded to float16, and beyond the
 # second there are fewer objects.
 OBJECTS, EXACT, ROUNDED = 2000, 2**22, 2**23
@@ -57,7 +59,7 @@ def content(
     classes: Sequence[str] | None = None,
     images: Tensor | None = None,
     layer: str | None = None,
-    title: str = "A Tversky layer",
+    title: str = LAYER,
     exact: int = EXACT,
     rounded: int = ROUNDED,
     objects: int = OBJECTS,
@@ -70,8 +72,8 @@ def content(
         labels: index of the right prototype of each input, ``[N]``.
         names: name of each input; by default its number.
         classes: name of each prototype; by default a classifier's classes.
-        images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``, 0 to 1; by default the inputs, if they are
-            images.
+        images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``, 0 to 1; by default the inputs, if they
+            are images.
         layer: name of the layer where the model has several.
         title: heading of the page.
         exact: bytes up to which measures are float32, so that sums are those of the layer.
@@ -122,7 +124,7 @@ def content(
 @torch.no_grad()
 def content_of_words(
     u: Universe,
-    title: str = "Words as sets of features",
+    title: str = WORDS,
     exact: int = EXACT,
     rounded: int = ROUNDED,
     objects: int = OBJECTS,
@@ -163,7 +165,7 @@ def content_of_words(
 def _held(N: int, K: int, objects: int, exact: int, rounded: int) -> tuple[int, type]:
     """How many objects are on the page, and the dtype of their measures."""
     H = min(N, objects)
-    if H * K * 4 <= exact:
+    if exact >= H * K * 4:
         return H, np.float32
     return max(1, min(H, rounded // (2 * K))), np.float16
 
@@ -182,7 +184,11 @@ def _about(layer: Any, gain: float) -> dict[str, Any]:
     """The layer's options and constants."""
     options = {name: getattr(layer, name) for name in ("intersection", "difference", "level", "model", "normalize")}
     constants = {name: getattr(layer, name).item() for name in ("alpha", "beta", "theta")}
-    sizes = {"num_features": layer.features.num_features, "num_prototypes": layer.out_features, "dim": layer.in_features}
+    sizes = {
+        "num_features": layer.features.num_features,
+        "num_prototypes": layer.out_features,
+        "dim": layer.in_features,
+    }
     scale = gain if layer.scale is None else gain * layer.scale.item()
     parameters = sum(p.numel() for p in layer.parameters())
     more = {"scale": scale, "thresholds": layer.features.threshold is not None, "bias": layer.bias is not None}
@@ -222,7 +228,9 @@ def _score(answers: Tensor, labels: Tensor, about: dict[str, Any], arrays: dict[
     P = about["layer"]["num_prototypes"]
     about["accuracy"] = (answers == labels).double().mean().item()
     if P <= 1000:
-        arrays["confusion"] = torch.bincount(labels * P + answers, minlength=P * P).reshape(P, P).numpy().astype(np.int32)
+        arrays["confusion"] = (
+            torch.bincount(labels * P + answers, minlength=P * P).reshape(P, P).numpy().astype(np.int32)
+        )
 
 
 def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str, Sprite]:
@@ -268,4 +276,3 @@ def _names(kind: str, names: Sequence[str] | None, size: int) -> list[str] | Non
 
 def _array(values: Tensor, dtype: type = np.float32) -> np.ndarray:
     return values.detach().cpu().double().numpy().astype(dtype)
-

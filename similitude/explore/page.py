@@ -22,7 +22,10 @@ IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";\n', re.MULTILI
 EXPORT = re.compile(r"^export ", re.MULTILINE)
 EXPORTED = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
 # What the page may do; the hashes are those of its own style and script. It may load nothing from anywhere.
-POLICY = "default-src 'none'; img-src data: blob:; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src {style}; script-src {script}; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 def whole_page(content: Content, note: str = "") -> str:

@@ -78,7 +78,9 @@ def application(session: Session, token: str, host: str = "127.0.0.1") -> Starle
         if kind == "about" and not name:
             return _json(session.about())
         if kind == "array" and name in session.content.arrays:
-            return Response(session.content.arrays[name].tobytes(), media_type="application/octet-stream", headers=HEADERS)
+            return Response(
+                session.content.arrays[name].tobytes(), media_type="application/octet-stream", headers=HEADERS
+            )
         if kind == "sprite" and name in session.content.sprites:
             return Response(session.content.sprites[name].png, media_type="image/png", headers=HEADERS)
         return _missing()

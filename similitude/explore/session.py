@@ -19,6 +19,7 @@ from ..interpret.edit import Edit
 from ..interpret.expression import ExpressionError
 from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
+from .beside import beside
 from .content import Content
 from .page import described, sprites
 
@@ -62,6 +63,12 @@ class Session:
         if self.names_file is not None and self.names_file.exists():
             for k, name in _names_in(self.names_file).items():
                 self._name(k, name)
+
+    def place(self, second: Content) -> None:
+        """Shows another model beside this one, also after edits."""
+        make = self.make
+        self.make = lambda: beside(make(), second)
+        self.content = self.make()
 
     @property
     def editable(self) -> bool:
@@ -147,7 +154,10 @@ class Session:
         if not self.editable:
             raise Refused("only a network whose prototypes and features are images is edited here.")
         kind, index = question.get("kind"), question.get("index")
-        images = {"prototype": getattr(self.model, "prototypes", None), "feature": getattr(self.model, "features", None)}
+        images = {
+            "prototype": getattr(self.model, "prototypes", None),
+            "feature": getattr(self.model, "features", None),
+        }
         chosen = {**images, "example": self.inputs}.get(str(kind))
         if chosen is None or not isinstance(index, int) or not 0 <= index < len(chosen):
             raise Refused(f"there is no {kind} {index!r}.")

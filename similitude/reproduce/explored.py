@@ -47,6 +47,9 @@ def explore(
     ],
     out: Annotated[Path | None, typer.Option(help="Write one .html file that needs no server, and exit.")] = None,
     network: Annotated[str | None, typer.Option(help="Of a run with several networks: which.")] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Another run on the same data, to compare with.")
+    ] = None,
     names: Annotated[
         Path | None, typer.Option(help="A JSON file that keeps the names given to features; a run has its own.")
     ] = None,
@@ -70,20 +73,29 @@ def explore(
         if out is not None:
             check_ending(out)
         else:
-            from ..explore.server import RemoteRefused, check_host, serve
-
-            try:
-                check_host(host, allow_remote)
-            except RemoteRefused as error:
-                fail(str(error), code=2)
+            _check_address(host, allow_remote)
         typer.echo(f"reading {source} …", err=True)
         session = session_of(source, network, names, vocabulary, how_many, features, bank)
+        if beside is not None:
+            session.place(session_of(beside, network).content)
         if out is not None:
             note = NOTE if session.universe is None else ""
             write_text(out, whole_page(session.content, note))
             typer.echo(f"page written to {out}")
             return
+        from ..explore.server import serve
+
         serve(session, host, port, allow_remote, lambda address: _ready(address, browser))
+
+
+def _check_address(host: str, allow_remote: bool) -> None:
+    """Before anything is read: what the server needs is there, and the address is allowed."""
+    from ..explore.server import RemoteRefused, check_host
+
+    try:
+        check_host(host, allow_remote)
+    except RemoteRefused as error:
+        fail(str(error), code=2)
 
 
 def _ready(address: str, browser: bool) -> None:
@@ -158,7 +170,9 @@ def _network(run: Run, wanted: str | None) -> tuple[nn.Module, Tensor, Tensor]:
         own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
     options: dict[str, Any] = {"num_features": len(own["features"])} if "features" in own else {}
     plain = {"init": "unit", "parametrization": "plain"}
-    model = NETWORKS[name](dropout=config["dropout"], **options, **(plain if "alpha" in own or "head.alpha" in own else {}))
+    model = NETWORKS[name](
+        dropout=config["dropout"], **options, **(plain if "alpha" in own or "head.alpha" in own else {})
+    )
     try:
         model.load_state_dict(own)
     except RuntimeError as error:

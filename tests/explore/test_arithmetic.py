@@ -29,8 +29,11 @@ def module(browser):
     page = browser.new_page()
 
     def run(name, code, argument):
-        source = f"async ([text, argument]) => {{ const url = URL.createObjectURL(new Blob([text], {{type: 'text/javascript'}})); const m = await import(url); {code} }}"
-        return page.evaluate(source, [read(name), argument])
+        source = """async ([text, code, argument]) => {
+          const m = await import(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
+          return new Function("m", "argument", code)(m, argument);
+        }"""
+        return page.evaluate(source, [read(name), code, argument])
 
     yield run
     page.close()
@@ -58,7 +61,12 @@ def described(layer):
 
 def given(layer, x):
     rows = measures(layer, layer.prototypes, of_prototypes=True)
-    return {"layer": described(layer), "a": measures(layer, x).tolist(), "rows": rows.tolist(), "bias": layer.bias.tolist()}
+    return {
+        "layer": described(layer),
+        "a": measures(layer, x).tolist(),
+        "rows": rows.tolist(),
+        "bias": layer.bias.tolist(),
+    }
 
 
 @pytest.mark.parametrize("form", FORMS, ids=ids)
@@ -66,7 +74,11 @@ def given(layer, x):
 def test_answers_are_those_of_the_layer(module, form, more):
     scaled = {"scale": 3.0} if form["model"] == "ratio" else {}
     layer, x = layer_of(form, 1, **more, **scaled)
-    found = module("arithmetic.js", "return argument.a.map((a) => m.outputsOf(a, argument.rows, argument.bias, argument.layer));", given(layer, x))
+    found = module(
+        "arithmetic.js",
+        "return argument.a.map((a) => m.outputsOf(a, argument.rows, argument.bias, argument.layer));",
+        given(layer, x),
+    )
     torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), layer(x).detach(), atol=1e-5, rtol=1e-5)
 
 
@@ -75,7 +87,9 @@ def test_a_feature_that_is_off_is_a_feature_that_the_layer_has_not(module, form)
     layer, x = layer_of(form, 2, presence=0.4)
     off = [0, 5, 6]
     kept = [k for k in range(K) if k not in off]
-    code = "return argument.a.map((a) => m.outputsOf(a, argument.rows, argument.bias, argument.layer, new Set(argument.off)));"
+    code = """
+    const { a, rows, bias, layer, off } = argument;
+    return a.map((x) => m.outputsOf(x, rows, bias, layer, new Set(off)));"""
     found = module("arithmetic.js", code, {**given(layer, x), "off": off})
     fewer = TverskyProjection(D, P, len(kept), **form, bias=True, presence=0.4, dtype=torch.float64)
     with torch.no_grad():
@@ -95,11 +109,17 @@ def test_explanations_and_decisions_are_those_of_python(module, form):
     return a.map((x) => {
       const mine = m.explained(x, rows[1], bias[1], layer), theirs = m.explained(x, rows[2], bias[2], layer);
       const d = m.differenceOf(mine, theirs), list = (v) => Array.from(v);
-      return {common: list(mine.common), aOnly: list(mine.aOnly), bOnly: list(mine.bOnly), similarity: mine.similarity, shares: list(d.shares), difference: d.difference};
+      const parts = {common: list(mine.common), aOnly: list(mine.aOnly), bOnly: list(mine.bOnly)};
+      return {...parts, similarity: mine.similarity, shares: list(d.shares), difference: d.difference};
     });"""
     for x_n, found in zip(x, module("arithmetic.js", code, given(layer, x)), strict=True):
         e, d = explain(layer, x_n, 1), decision(layer, x_n, 1, 2)
-        pairs = [(found["common"], e.common), (found["aOnly"], e.input_only), (found["bOnly"], e.prototype_only), (found["shares"], d.shares)]
+        pairs = [
+            (found["common"], e.common),
+            (found["aOnly"], e.input_only),
+            (found["bOnly"], e.prototype_only),
+            (found["shares"], d.shares),
+        ]
         for ours, theirs in pairs:
             torch.testing.assert_close(torch.tensor(ours, dtype=torch.float64), theirs, atol=1e-5, rtol=1e-5)
         assert found["similarity"] == pytest.approx(e.similarity, abs=1e-5)
@@ -111,7 +131,9 @@ def test_explanations_and_decisions_are_those_of_python(module, form):
 @pytest.mark.parametrize("form", SUMS, ids=ids)
 def test_two_objects_are_as_similar_as_in_python_both_ways_round(module, form):
     layer, x = layer_of(form, 4)
-    code = "return [m.similarity(argument.a[0], argument.a[1], argument.layer), m.similarity(argument.a[1], argument.a[0], argument.layer)];"
+    code = """
+    const { a, layer } = argument;
+    return [m.similarity(a[0], a[1], layer), m.similarity(a[1], a[0], layer)];"""
     there, back = module("arithmetic.js", code, given(layer, x))
     expected = pair(layer, x[0], x[1])
     assert (there, back) == pytest.approx((expected.similarity, expected.reverse), abs=1e-5)
@@ -123,20 +145,57 @@ def test_scores_and_likeness_are_those_of_python(module):
     u = Universe(bank, None, torch.randn(N, D, dtype=torch.float64))
     rows = torch.stack([u.measures(i) for i in range(N)])
     field = u["0"] & u["1"] | u["2"]
-    code = "return [argument.rows.map((a) => m.score(a, argument.members)), argument.rows.map((a) => m.likeness(a, argument.rows[0]))];"
+    code = """
+    const { rows, members } = argument;
+    return [rows.map((a) => m.score(a, members)), rows.map((a) => m.likeness(a, rows[0]))];"""
     scores, likeness = module("arithmetic.js", code, {"rows": rows.tolist(), "members": list(field)})
     assert scores == pytest.approx(field.scores().tolist(), abs=1e-5)
     assert {str(i): value for i, value in enumerate(likeness)} == pytest.approx(dict(u["0"].nearest(N)), abs=1e-5)
 
 
 NAMES = ["a", "b", "ice-cream", "don't", "new york", "é", "🍋"]
-PIECES = [*NAMES, '"ice-cream"', "'new york'", '"don\'t"', '"', "'", "(", ")", "&", "∩", "|", "-", "−", "^", "~", "∁", " ", "zz", "\\", "\x1f", '"\\""']
+PIECES = [
+    *NAMES,
+    '"ice-cream"',
+    "'new york'",
+    '"don\'t"',
+    '"',
+    "'",
+    "(",
+    ")",
+    "&",
+    "∩",
+    "|",
+    "-",
+    "−",
+    "^",
+    "~",
+    "∁",
+    " ",
+    "zz",
+    "\\",
+    "\x1f",
+    '"\\""',
+]
 
 
 def random_expressions(count, seed):
     draw = random.Random(seed)
-    texts = ["".join(draw.choice(PIECES) + draw.choice(["", " "]) for _ in range(draw.randint(1, 9))) for _ in range(count)]
-    return [*texts, "", "a" * 10_001, "(" * 101 + "a" + ")" * 101, "a & b - (é | ~a)", "a b", "a)", "(a", "~~~a - b ^ é", "''"]
+    texts = [
+        "".join(draw.choice(PIECES) + draw.choice(["", " "]) for _ in range(draw.randint(1, 9))) for _ in range(count)
+    ]
+    return [
+        *texts,
+        "",
+        "a" * 10_001,
+        "(" * 101 + "a" + ")" * 101,
+        "a & b - (é | ~a)",
+        "a b",
+        "a)",
+        "(a",
+        "~~~a - b ^ é",
+        "''",
+    ]
 
 
 def test_expressions_and_their_errors_are_those_of_python(module):
@@ -167,10 +226,22 @@ def test_expressions_and_their_errors_are_those_of_python(module):
     texts = random_expressions(3000, 6)
     code = """
     const [texts, members] = argument;
-    const lookup = (name) => { if (!(name in members)) throw `no object is named ${name}`; return members[name]; };
+    const lookup = (name) => {
+      if (!(name in members)) throw `no object is named ${name}`;
+      return members[name];
+    };
     return texts.map((text) => {
-      try { return Array.from(m.evaluate(text, lookup)); } catch (error) { if (!(error instanceof m.ExpressionError)) throw error; return [error.problem, error.position]; }
+      try {
+        return Array.from(m.evaluate(text, lookup));
+      } catch (error) {
+        if (!(error instanceof m.ExpressionError)) throw error;
+        return [error.problem, error.position];
+      }
     });"""
-    wrong = [(text, ours, theirs) for text, ours in zip(texts, module("expression.js", code, [texts, members]), strict=True) if ours != (theirs := expected(text))]
+    wrong = [
+        (text, ours, theirs)
+        for text, ours in zip(texts, module("expression.js", code, [texts, members]), strict=True)
+        if ours != (theirs := expected(text))
+    ]
     assert wrong[:3] == []
     assert sum(isinstance(expected(text)[0], int) for text in texts) > 100

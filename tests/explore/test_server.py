@@ -88,10 +88,19 @@ def test_another_host_is_refused(port):
 @pytest.mark.parametrize(
     "path",
     [
-        "/page/..%2f..%2fserver.py", "/page/../server.py", "/page/%2e%2e/server.py", "/page//etc/passwd", "/page/main.js%00.css",
-        "/page/server.py", "/api/array/..%2f..%2fnames.json", "/api/sprite/../../x", "/names.json", "/page/", "/api/__init__",
+        "/page/..%2f..%2fserver.py",
+        "/page/../server.py",
+        "/page/%2e%2e/server.py",
+        "/page//etc/passwd",
+        "/page/main.js%00.css",
+        "/page/server.py",
+        "/api/array/..%2f..%2fnames.json",
+        "/api/sprite/../../x",
+        "/names.json",
+        "/page/",
+        "/api/__init__",
     ],
-)  # fmt: skip
+)
 def test_no_path_leads_out_of_the_page(port, path):
     status, body, _ = ask(port, path)
     assert status in (404, 405)
@@ -129,7 +138,10 @@ def test_what_is_no_question_is_one_sentence(port, body):
 def test_a_large_upload_is_refused_before_it_is_read(port):
     """100 MB are announced; the server answers after what it takes at most."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-        client.sendall(f"POST /api/preview HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Token: {TOKEN}\r\nContent-Length: 100000000\r\n\r\n".encode())
+        client.sendall(
+            f"POST /api/preview HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Token: {TOKEN}\r\n"
+            "Content-Length: 100000000\r\n\r\n".encode()
+        )
         sent = 0
         try:
             for _ in range(100_000_000 // 2**16):
@@ -150,7 +162,11 @@ def test_compressed_questions_are_refused(port):
 
 def test_a_client_that_hangs_and_fifty_at_once_are_served(port):
     hanging = []
-    for head in (b"", b"GET /api/about HTTP/1.1\r\n", b"POST /api/name HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Token: the-token\r\nContent-Length: 9\r\n\r\n{"):
+    for head in (
+        b"",
+        b"GET /api/about HTTP/1.1\r\n",
+        b"POST /api/name HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Token: the-token\r\nContent-Length: 9\r\n\r\n{",
+    ):
         hanging.append(socket.create_connection(("127.0.0.1", port)))
         hanging[-1].sendall(head)
     try:
@@ -163,9 +179,18 @@ def test_a_client_that_hangs_and_fifty_at_once_are_served(port):
 
 
 EVIL = [
-    "<script>alert(1)</script>", "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"><svg onload=alert(1)>",
-    "javascript:alert(1)", "{{constructor}}", "${alert(1)}", "<!--", "]]>", "\u2028alert(1)\u2029", "&lt;b&gt;\\u003cb\\u003e",
-]  # fmt: skip
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)",
+    "{{constructor}}",
+    "${alert(1)}",
+    "<!--",
+    "]]>",
+    "\u2028alert(1)\u2029",
+    "&lt;b&gt;\\u003cb\\u003e",
+]
 
 
 @pytest.mark.parametrize("name", EVIL)
@@ -230,10 +255,19 @@ def test_an_edit_previews_applies_undoes_and_loads_bit_equal(port, session, tmp_
 @pytest.mark.parametrize(
     "change",
     [
-        {"prototypes": {"9": [0.0] * 16}}, {"prototypes": {"x": [0.0] * 16}}, {"added": [[0.0] * 15]}, {"added": "x"}, {"added": [["x"] * 16]},
-        {"removed": [0, 0]}, {"removed": ["0"]}, {"removed": [[]]}, {"added": [[float("nan")] * 16]}, {"added": [[10**400] * 16]}, {"prototypes": 3},
+        {"prototypes": {"9": [0.0] * 16}},
+        {"prototypes": {"x": [0.0] * 16}},
+        {"added": [[0.0] * 15]},
+        {"added": "x"},
+        {"added": [["x"] * 16]},
+        {"removed": [0, 0]},
+        {"removed": ["0"]},
+        {"removed": [[]]},
+        {"added": [[float("nan")] * 16]},
+        {"added": [[10**400] * 16]},
+        {"prototypes": 3},
     ],
-)  # fmt: skip
+)
 def test_edits_that_cannot_be_are_refused(port, session, change):
     before = session.model.prototypes.clone()
     status, said, _ = ask(port, "/api/apply", change)

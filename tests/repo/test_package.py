@@ -54,7 +54,8 @@ LAYERS = [
     "cli",
     "__main__",
 ]
-HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx", "starlette", "uvicorn"]
+HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx"]
+HEAVY += ["starlette", "uvicorn"]
 
 
 def python(code: str) -> str:

@@ -17,7 +17,7 @@ export function edit(model) {
   const canvas = h("canvas", { class: "draw", tabindex: 0, role: "img", "aria-label": "Drawing. Arrow keys move the pen, space draws." });
   const board = drawing(canvas, model.about.shape), answer = h("div", {});
   const kind = h("select", { id: "kind", onchange: () => { fill(); load(); } }, h("option", { value: "prototype" }, "prototype"), h("option", { value: "feature" }, "feature"), h("option", { value: "added" }, "new feature"));
-  const which = h("select", { id: "index", onchange: () => load() });
+  const which = h("select", { id: "index", "aria-label": "Which one", onchange: () => load() });
   const example = h("input", { type: "text", id: "from", inputmode: "numeric", size: 6, placeholder: "number" });
   const erase = h("button", { type: "button", "aria-pressed": "false", onclick: () => { board.ink = board.ink ? 0 : 1; erase.setAttribute("aria-pressed", String(!board.ink)); } }, "Erase");
   const size = h("select", { id: "pen", onchange: () => { board.size = Number(size.value); } }, [1, 2, 3].map((n) => h("option", { value: n }, `${n} px`)));

@@ -1,9 +1,10 @@
 // The page: reads the data, draws the screen that the address names, and draws it again when the address changes.
 
 import { followLinks } from "./address.js";
+import { compare } from "./compare.js";
 import { edit } from "./edit.js";
 import { feature, features } from "./features.js";
-import { objectOf, openModel } from "./model.js";
+import { objectOf, openModels } from "./model.js";
 import { overview } from "./overview.js";
 import { pair } from "./pair.js";
 import { h, say } from "./parts.js";
@@ -12,7 +13,7 @@ import { sets } from "./sets.js";
 import { openSource } from "./source.js";
 import { why, whyIndex, whyKeys } from "./why.js";
 
-const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"], ["edit", "Edit"]];
+const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"], ["edit", "Edit"], ["compare", "Compare"]];
 // Pages of single things, and the screens that they belong to.
 const WITHIN = { feature: "features", prototype: "prototypes" };
 
@@ -41,6 +42,7 @@ function screenOf(name, rest, question) {
       const [a, b] = [0, 1].map((i) => objectOf(model, rest[i] ?? usual[i]));
       return a && b ? pair(model, a, b) : missing("There is no such object.");
     }
+    case "compare": return compare(model);
     case "edit": return edit(model);
     case "sets": return sets(model, rest.join("/"));
   }
@@ -86,7 +88,7 @@ async function redraw() {
 
 async function start() {
   const source = await openSource();
-  model = await openModel(source);
+  model = await openModels(source);
   document.getElementById("title").textContent = model.about.title;
   const shown = SCREENS.filter(([name]) => model.P || !["prototypes", "why"].includes(name));
   document.getElementById("screens").append(...shown.map(([name, label]) => h("a", { href: `#/${name}` }, label)));
@@ -98,7 +100,7 @@ async function start() {
   // An edit changed the network: all that is shown is read again.
   window.addEventListener("changed", async (event) => {
     source.forget();
-    model = await openModel(source);
+    model = await openModels(source);
     redraw();
     say(event.detail);
   });

@@ -6,12 +6,23 @@ import { evaluate, ExpressionError, quoted } from "./expression.js";
 // Examples that a set lists.
 const LISTED = 60;
 
-export async function openModel(source) {
-  const about = source.about, layer = about.layer;
+// The model of the page, with a second one beside it if there is one.
+export async function openModels(source) {
+  const model = await openModel(source, source.about, "");
+  if (source.about.beside) {
+    model.beside = await openModel({ ...source, ask: null }, source.about.beside, "beside-");
+    const [partner, likeness] = await Promise.all(["match", "likeness"].map(source.array));
+    model.match = { partner, likeness };
+  }
+  return model;
+}
+
+async function openModel(source, about, prefix) {
+  const layer = about.layer;
   const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion"];
-  const found = await Promise.all(names.map((name) => source.array(name)));
+  const found = await Promise.all(names.map((name) => source.array(prefix + name)));
   const data = Object.fromEntries(names.map((name, i) => [name, found[i]]));
-  const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map(source.sprite));
+  const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map((name) => source.sprite(prefix + name)));
   const model = {
     source, about, layer, data,
     sprites: { example: examples, prototype: prototypes, feature: features },
@@ -21,7 +32,7 @@ export async function openModel(source) {
     answers: new Map(),
     off: new Set(),
     addsUp: addsUp(layer),
-    renamed: readNames(source),
+    renamed: readNames(source, about),
     // Objects that can be asked for, and those that were.
     N: about.offers?.sets ? about.objects : data.measures.rows, asked: new Map(),
   };
@@ -33,7 +44,7 @@ function storageKey(about) {
   return `similitude:${about.title}:${about.layer.num_features}:${about.layer.dim}`;
 }
 
-function readNames({ about, ask }) {
+function readNames({ ask }, about) {
   const given = { ...about.features };
   if (ask) return given;
   try {

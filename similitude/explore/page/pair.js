@@ -67,7 +67,7 @@ function similarities(model, a, b, x, y) {
   ] : [[`f(A ∩ B)`, sets.common, sets.common], [`α · what the first has alone`, layer.alpha * sets.aOnly, layer.alpha * sets.bOnly], [`β · what the second has alone`, layer.beta * sets.bOnly, layer.beta * sets.aOnly]];
   const rows = parts.map(([name, there, return_]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, signed(there)), h("td", { class: "right" }, signed(return_))));
   const last = h("tr", {}, h("th", { scope: "row" }, "similarity"), h("td", { class: "right" }, h("strong", { id: "forth" }, signed(forth))), h("td", { class: "right" }, h("strong", { id: "back" }, signed(back))));
-  return card("Both ways round", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}), h("th", { class: "right" }, "S(A, B)"), h("th", { class: "right" }, "S(B, A)"))), h("tbody", {}, rows, last)),
+  return card("Both ways round", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "part"), h("th", { class: "right" }, "S(A, B)"), h("th", { class: "right" }, "S(B, A)"))), h("tbody", {}, rows, last)),
     h("p", { class: "soft" }, reason(layer, sets, A, B, forth, back)));
 }
 

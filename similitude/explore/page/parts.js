@@ -134,9 +134,7 @@ export function virtualGrid(indices, make, { width = 220, height = 78, gap = 10 
     for (const [place, element] of shown) if (place < first || place >= last) { element.remove(); shown.delete(place); }
     for (let place = first; place < last; place++) {
       if (!shown.has(place)) {
-        const element = make(indices[place]);
-        element.setAttribute("aria-posinset", place + 1);
-        element.setAttribute("aria-setsize", indices.length);
+        const element = h("div", { class: "cell", role: "listitem", "aria-posinset": place + 1, "aria-setsize": indices.length }, make(indices[place]));
         shown.set(place, element);
       }
       const element = shown.get(place);

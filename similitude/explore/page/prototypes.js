@@ -11,7 +11,7 @@ export function prototypes(model) {
   const make = (p) => {
     const picture = thumb(model.sprites.prototype, p, 56, ""), row = model.rows[p];
     picture?.setAttribute("aria-hidden", "true");
-    return h("a", { class: "feature", href: `#/prototype/${p}`, role: "listitem" }, picture,
+    return h("a", { class: "feature", href: `#/prototype/${p}` }, picture,
       h("div", {}, h("div", { class: "name" }, className(model, p)), h("div", { class: "soft" }, `${whole(row.reduce((n, v) => n + (v > 0), 0))} features`)));
   };
   return [h("h1", {}, "Prototypes"), h("p", { class: "lead" }, "What inputs are compared with: one learned object for each answer."), virtualGrid(all, make)];
