@@ -155,7 +155,7 @@ def _walk(
         from .triton.pooled import Chunks
 
         chunks = Chunks(b, scalars, form[:4], wanted)
-    elif form.level == "set" and form.intersection != "product" or form.intersection == "mean":
+    elif (form.level == "set" and form.intersection != "product") or form.intersection == "mean":
         chunks = SharedSums(b, scalars, form, wanted)
     else:
         chunks = Graphs(b, scalars, form, code, wanted)
