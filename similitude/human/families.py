@@ -204,6 +204,21 @@ def _sides(p: Params, V: Tensor, pairs: Pairs) -> Tensor:
 # Rivals.
 
 
+def common_only(num_features: int = 24, dim: int = 4, **form: Any) -> Family:
+    """Tversky's model with common features alone: α = β = 0."""
+
+    def start(make: Start) -> Params:
+        scale = 1 / math.sqrt(dim)
+        objects = {"X": make.normal(make.objects, dim, scale=scale), "F": make.normal(num_features, dim, scale=0.7)}
+        return objects | {"c": make.full(make.intercept), "theta": make.full(1.0)}
+
+    def score(p: Params, pairs: Pairs) -> Tensor:
+        zero = torch.zeros_like(p["theta"])
+        return _each(p["c"], pairs) + pairs.tversky(p["X"], p["F"], zero, zero, p["theta"], **form)
+
+    return Family("common only", start, score, (3e-4, 1e-3))
+
+
 def metric(dim: int = 4, decay: bool = True, shift: str = "none") -> Family:
     """Distances in ``dim`` dimensions: c − d, or shares that fall as e^−d; ``shift`` is none, slide or unfold."""
 
