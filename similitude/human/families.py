@@ -19,7 +19,7 @@ from ..functional import tversky_projection, tversky_similarity
 
 Params = dict[str, Tensor]
 # Parameters that weight decay shrinks.
-SHRUNK = "X Y F A v r s z".split()
+SHRUNK = ("X", "Y", "F", "A", "v", "v2", "f", "g", "r", "s", "z")
 TINY = 1e-6
 
 

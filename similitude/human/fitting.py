@@ -195,7 +195,7 @@ def fit(
         if len(parts) == 1 and step % LOOK == 0:
             best, kept = _better(best, kept, p, (loss.detach() * V).sum(1))
         total = ((loss * T[:, cells]).sum(1) * len(parts)).sum()
-        total = total + sum((decay * t.square().flatten(1).sum(1)).sum() for name, t in p.items() if name[0] in SHRUNK)
+        total = total + sum((decay * t.square().flatten(1).sum(1)).sum() for name, t in p.items() if name in SHRUNK)
         optimizer.zero_grad()
         total.backward()
         optimizer.step()
