@@ -1,4 +1,4 @@
-"""Models of similarity judgements, as functions of parameters that carry an axis of fits: ``[R, ...]`` -> S, ``[R, M]``.
+"""Models of similarity judgements: functions of parameters with an axis of fits, ``[R, ...]`` -> S, ``[R, M]``.
 
 A family says how its parameters start and what S of a pair is; fitting.py trains all fits of a family as one program.
 Names of parameters: X, Y objects; F bank or matrix; A measures; w, v weights; r, s biases; c the intercept.
@@ -37,7 +37,7 @@ class Pairs:
         return t.unsqueeze(1) if self.second is None else t[:, self.second]
 
     def tversky(self, x: Tensor, bank: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, **form: Any) -> Tensor:
-        """Tversky similarities by the library's door, one program for all fits; ``x`` is ``[R, N, D]`` or ``[N, D]``."""
+        """Tversky similarities by the library's door, in one program; ``x`` is ``[R, N, D]`` or ``[N, D]``."""
         where = (0 if x.dim() == 3 else None, 0, 0, 0, 0)
         if self.first is None or self.second is None:
             return vmap(lambda x, *rest: tversky_projection(x, x, *rest, **form), where)(x, bank, alpha, beta, theta)
@@ -67,7 +67,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Family:
-    """A model: its name, the start of its parameters, and S of pairs. ``link`` is logit where S is the logit of a share."""
+    """A model: its name, the start of its parameters, S of pairs, and weight decays to choose from."""
 
     name: str
     start: Callable[[Start], Params]
@@ -104,7 +104,9 @@ def with_bias(family: Family, bias: str) -> Family:
 # Tversky's model, with objects and features learned, features learned directly, or given.
 
 
-def tversky(num_features: int = 24, dim: int = 4, *, symmetric: bool = False, l2: tuple[float, ...] = (3e-4, 1e-3), **form: Any):
+def tversky(
+    num_features: int = 24, dim: int = 4, *, symmetric: bool = False, l2: tuple[float, ...] = (3e-4, 1e-3), **form: Any
+):
     """Objects in ``dim`` dimensions and a bank of features, both learned."""
 
     def start(make: Start) -> Params:
@@ -131,7 +133,9 @@ def direct(num_features: int = 8, *, symmetric: bool = False, l2: tuple[float, .
     return Family("Tversky, direct features", start, score, l2)
 
 
-def given(X: Tensor, own: str = "one", *, symmetric: bool = False, l2: tuple[float, ...] = (1e-4, 1e-3, 1e-2), **form: Any):
+def given(
+    X: Tensor, own: str = "one", *, symmetric: bool = False, l2: tuple[float, ...] = (1e-4, 1e-3, 1e-2), **form: Any
+):
     """Features that people listed, ``[N, J]``, none below 0, each with a weight that is not negative.
 
     ``own`` is one (a weight for common and distinctive), common+distinctive (a weight for each), or common.
@@ -157,7 +161,9 @@ def given(X: Tensor, own: str = "one", *, symmetric: bool = False, l2: tuple[flo
         return _each(p["c"], pairs) + common + pairs.tversky(X, bank, alpha, beta, zero, **form)
 
     names = {"one": "given features, one weight", "common": "given features, common only"}
-    return Family(names.get(own, "given features, own weights for common and distinctive"), start, score, l2, given=True)
+    return Family(
+        names.get(own, "given features, own weights for common and distinctive"), start, score, l2, given=True
+    )
 
 
 def weights_of(p: Params, v: str, scale: str) -> Tensor:
@@ -165,7 +171,15 @@ def weights_of(p: Params, v: str, scale: str) -> Tensor:
     return p[scale].exp().unsqueeze(-1) * torch.nn.functional.softplus(p[v]) / math.log(2)
 
 
-def vectors(V: Tensor, num_features: int = 32, *, sides: bool = True, symmetric: bool = False, l2: tuple[float, ...] = (1e-4, 1e-3), **form: Any):
+def vectors(
+    V: Tensor,
+    num_features: int = 32,
+    *,
+    sides: bool = True,
+    symmetric: bool = False,
+    l2: tuple[float, ...] = (1e-4, 1e-3),
+    **form: Any,
+):
     """Objects given as vectors, ``[N, D]``; the bank is learned, and with ``sides`` a linear term of each object."""
     D = V.shape[1]
     ones = torch.cat([V, torch.ones(len(V), 1)], 1)

@@ -1,7 +1,7 @@
 """Fit a family to judgements: all fits (folds × weight decays × restarts) train together as one batched program.
 
-Each fit keeps the parameters that did best on its held-out cells. For each fold the weight decay is chosen by these cells,
-and the predictions of its restarts are averaged.
+Each fit keeps the parameters that did best on its held-out cells. These cells choose a fold's weight decay, and
+the predictions of its restarts are averaged.
 """
 
 from __future__ import annotations

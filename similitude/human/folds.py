@@ -11,16 +11,18 @@ from .judgements import Array, Judgements
 FOLDS = ("cells", "pairs", "directions", "objects", "raters")
 
 
-def split(said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, seed: int = 0) -> tuple[Array, Array, Array]:
+def split(
+    said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, seed: int = 0
+) -> tuple[Array, Array, Array]:
     """Masks of cells for the test, training and early stopping, each ``[repeats · k, M]``.
 
-    Cells of an object with itself are trained on and never tested; a question of choices is one cell. The cells that stop
-    a fit are those of the next fold.
+    Cells of an object with itself are trained on and never tested; a question of choices is one cell. The cells that
+    stop a fit are those of the next fold.
 
     Args:
         said: The judgements.
-        by: cells; pairs (both directions of a pair); directions (one direction of each pair is seen); objects (pairs with
-            an object that nobody judged); raters.
+        by: cells; pairs (both directions of a pair); directions (one direction of each pair is seen); objects (pairs
+            with an object that nobody judged); raters.
         k: Folds of each repeat.
         repeats: How often all is split anew.
         seed: Seed of the folds.
@@ -28,8 +30,10 @@ def split(said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, se
     group = _groups(said, by)
     count = int(group.max()) + 1 if by != "objects" else len(said.objects)
     if count < 3 or (by == "raters" and said.rater is None):
-        raise ValueError(f"folds by {by} need at least 3 of them; there are {0 if said.rater is None and by == 'raters' else count}.")
-    if not 3 <= k:
+        raise ValueError(
+            f"folds by {by} need at least 3 of them; there are {0 if said.rater is None and by == 'raters' else count}."
+        )
+    if not k >= 3:
         raise ValueError(f"k={k} is too few; at least 3 folds are expected, one for the test and one to stop by.")
     k = min(k, count)
     random = np.random.default_rng(seed)
@@ -50,11 +54,15 @@ def split(said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, se
                 test, stop = fold[group] == f, fold[group] == (f + 1) % k
             test, stop = test & ~self_pair, stop & ~test & ~self_pair
             tests, stops = [*tests, test], [*stops, stop]
-            trains.append(~(test | stop) if by != "objects" else ~((fold[said.first] == f) | (fold[said.second] == f) | stop))
+            trains.append(
+                ~(test | stop) if by != "objects" else ~((fold[said.first] == f) | (fold[said.second] == f) | stop)
+            )
     masks = np.array(tests), np.array(trains), np.array(stops)
     for mask, what in zip(masks, ("tested", "trained on", "kept to stop by"), strict=True):
         if not mask.any(1).all():
-            raise ValueError(f"some fold has no judgement that is {what}; fewer folds than {k}, or more judgements, are expected.")
+            raise ValueError(
+                f"some fold has no judgement that is {what}; fewer folds than {k}, or more judgements, are expected."
+            )
     return masks
 
 
@@ -96,8 +104,10 @@ def _halves(said: Judgements, random: np.random.Generator) -> tuple[Array, Array
 
 
 def measures(said: Judgements, predicted: Array, test: Array, train: Array) -> dict[str, float]:
-    """How well ``predicted``, ``[folds, M]``, tells what is held out: R², deviance explained, r, and r of the differences
-    between both directions of a pair. The folds of one repeat are expected."""
+    """How well ``predicted``, ``[folds, M]``, tells what the folds of one repeat hold out.
+
+    R², deviance explained, r, and r of the differences between both directions of a pair.
+    """
     errors = _errors(said, predicted, test, train)
     out = {"R2": 1 - errors["square"].sum() / errors["square0"].sum()}
     if said.kind != "rating":
@@ -133,7 +143,7 @@ def standard_error(values: Array, k: int) -> float:
 
 
 def ceiling(said: Judgements) -> dict[str, float]:
-    """The highest R² and asymmetry r that the noise of counting allows; empty where numbers of answers are not known."""
+    """The highest R² and asymmetry r that the noise of counting allows; empty where nobody counted answers."""
     if said.kind != "same" or not said.counted:
         return {}
     off = said.first != said.second

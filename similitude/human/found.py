@@ -67,8 +67,10 @@ class Summary:
         return "\n".join([*lines, *(f"  ! {sentence}" for sentence in self.warnings)])
 
 
-def summarise(model: TverskySimilarityModel, bootstrap: int, progress: Callable[[int, int], None] | None = None) -> Summary:
-    """The summary of a fitted model. Each of ``bootstrap`` fits is to pairs drawn with replacement, stopped by the others."""
+def summarise(
+    model: TverskySimilarityModel, bootstrap: int, progress: Callable[[int, int], None] | None = None
+) -> Summary:
+    """The summary of a fitted model; each of ``bootstrap`` fits is to pairs drawn with replacement."""
     if bootstrap < 2:
         raise ValueError(f"bootstrap={bootstrap} is too few; 2 or more resampled fits are expected.")
     said = model.judgements_

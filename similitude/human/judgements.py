@@ -1,7 +1,7 @@
-"""What people said about pairs of objects, in one form: cells (a pair and what was answered), and questions that join cells.
+"""What people said about pairs of objects, in one form: cells, a pair and what was answered, and questions of cells.
 
-Three likelihoods cover all kinds. ``same``: each cell was answered yes or no (confusions). ``choice``: each answer chose
-one cell of its question (identification, association, odd-one-out, rankings). ``rating``: each cell got a number.
+Three likelihoods cover all kinds. ``same``: each cell was answered yes or no (confusions). ``choice``: each answer
+chose one cell of its question (identification, association, odd-one-out, rankings). ``rating``: each cell got a number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Judgements:
         return replace(self, rater=rater, **parts)
 
 
-def confusions(table: Any, n: Any = None, task: str = "same-different", objects: Sequence[str] | None = None) -> Judgements:
+def confusions(
+    table: Any, n: Any = None, task: str = "same-different", objects: Sequence[str] | None = None
+) -> Judgements:
     """Judgements from a table of confusions: row = first object or signal, column = second object or answer.
 
     Args:
@@ -128,7 +130,7 @@ def similarities(table: Any, objects: Sequence[str] | None = None) -> Judgements
 
 
 def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any] | None = None) -> Judgements:
-    """Judgements from ratings of pairs: the names or places of both objects, the number that was given, and who gave it."""
+    """Judgements from ratings of pairs: names or places of both objects, the number given, and who gave it."""
     a, b, value = _columns(a=a, b=b, value=value)
     value = _numbers(value, "ratings")
     first, second, names = _places(objects, a, b)
@@ -175,7 +177,7 @@ def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None) -> 
 
 
 def rankings(query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any] | None = None) -> Judgements:
-    """Judgements from rankings: for each query its candidates, the most similar first; each place is a choice of the rest."""
+    """Judgements from rankings: of each query its candidates, the most similar first; a place is a choice."""
     queries = _columns(query=query)[0]
     if len(queries) != len(ranked):
         raise ValueError(f"{len(queries)} queries have {len(ranked)} rankings; one each is expected.")
@@ -203,7 +205,9 @@ def _checked(said: Judgements) -> Judgements:
     if bad.any():
         raise ValueError(f"{int(bad.sum())} of {len(said):,} judgements are infinite; numbers or NaN are expected.")
     if said.answers.max() > MOST_ANSWERS:
-        raise ValueError(f"{said.answers.max():.3g} answers to one cell are more than people give; give shares and no n=.")
+        raise ValueError(
+            f"{said.answers.max():.3g} answers to one cell are more than people give; give shares and no n=."
+        )
     return said
 
 
@@ -246,7 +250,9 @@ def _places(objects: Sequence[Any] | None, *columns: Any) -> list[Any]:
     """Columns of names as places in the list of names, and this list."""
     said = [[_plain(item) for item in column] for column in columns]
     if objects is None:
-        names: list[Hashable] = sorted({item for column in said for item in column}, key=lambda x: (isinstance(x, str), x))
+        names: list[Hashable] = sorted(
+            {item for column in said for item in column}, key=lambda x: (isinstance(x, str), x)
+        )
         if names and all(isinstance(name, int) for name in names) and names[0] >= 0:  # type: ignore[operator]
             names = list(range(int(names[-1]) + 1))  # type: ignore[arg-type]
     else:

@@ -17,7 +17,7 @@ from ..nn import TverskySimilarity
 from ..ops import reference
 from . import families, folds
 from .families import Family, Params, with_bias
-from .fitting import Fitted, Told, expected, fit, pair_scores
+from .fitting import Told, expected, fit, pair_scores
 from .found import Contrasted, Found, Summary, summarise
 from .judgements import Array, Judgements, ratings
 from .rivals import Comparison, candidates, compare
@@ -37,12 +37,12 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
     """Tversky's contrast model fitted to what people said about pairs of objects.
 
     S(a, b) = c + θ f(A∩B) − α f(A−B) − β f(B−A), and with a bias + r_a − r_b. What S says people answer depends on the
-    judgements: a share of "same" is floor + (1 − floor) σ(S), a choice is a softmax over its question, a rating is S in its
-    unit. Several restarts train together; their predictions are averaged, and the best is there to read.
+    judgements: a share of "same" is floor + (1 − floor) σ(S), a choice is a softmax over its question, a rating is S in
+    its unit. Several restarts train together; their predictions are averaged, and the best is there to read.
 
     Args:
         num_features: K, of features that are learned.
-        dim: Dimensions of the objects' vectors, whose products with the features are measures; None learns the measures.
+        dim: Dimensions of the objects' vectors, whose products with the features are measures; None learns measures.
         bias: none; object, one number for each object, added where it comes first and taken where it comes second; or
             row+column, a number for each place.
         intersection, difference, level, model: The form of the comparison, as in ``functional.tversky_similarity``.
@@ -167,7 +167,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         """This model and its rivals, fitted to the same folds of the judgements: one table of what each predicts.
 
         Args:
-            rivals: Names among mds, mds-choice, slide vector, unfolding, cosine, dot, bilinear, common only, nmf, bias only.
+            rivals: Names among mds, mds-choice, slide vector, unfolding, cosine, dot, bilinear, common only, nmf and
+                bias only; or all.
             judgements: By default those that the model was fitted to.
             folds: What is held out: cells, pairs, directions, objects or raters.
             k: Folds of each repeat.
@@ -197,15 +198,15 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         spread = said.value.std() if said.kind != "choice" else (said.value / said.answers).std()
         if spread < 1e-9:
             out.append("all judgements are the same, so nothing is told about features, α, β or θ.")
-        if self.bias == "none" and said.symmetric or self._is_symmetric():
+        if (self.bias == "none" and said.symmetric) or self._is_symmetric():
             out.append("the judgements are the same in both directions, so α and β cannot be told apart.")
         elif self.own != "common" and "beta" in self._restarts():
             signs = np.sign(self.restarts_["alpha"] - self.restarts_["beta"])
             if len(signs) > 1 and abs(signs.sum()) < len(signs):
                 share = max((signs > 0).mean(), (signs < 0).mean())
                 out.append(
-                    f"restarts disagree on whether α or β is larger ({share:.0%} agree), so the judgements do not tell; "
-                    "a bias explains such asymmetry as well (bias='object')."
+                    f"restarts disagree on whether α or β is larger ({share:.0%} agree), so the judgements do not "
+                    "tell; a bias explains such asymmetry as well (bias='object')."
                 )
         return out
 
@@ -250,8 +251,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             return X
         if y is None:
             raise ValueError(
-                "fit takes judgements, made by confusions, ratings, directed, triplets, rankings or similarities, or an "
-                "array of pairs and y, what was said of them."
+                "fit takes judgements, made by confusions, ratings, directed, triplets, rankings or similarities, or "
+                "an array of pairs and y, what was said of them."
             )
         pairs = np.asarray(X)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
@@ -281,7 +282,12 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         rows = self._given_rows()
         if rows is not None and rows != len(said.objects):
             raise ValueError(f"{rows} rows of features or vectors are given for {len(said.objects)} objects.")
-        form = {"intersection": self.intersection, "difference": self.difference, "level": self.level, "model": self.model}
+        form = {
+            "intersection": self.intersection,
+            "difference": self.difference,
+            "level": self.level,
+            "model": self.model,
+        }
         settings: dict[str, Any] = {"symmetric": said.symmetric, **form}
         if self.features is not None:
             family = families.given(self._table("features"), self.own, **settings)
@@ -297,7 +303,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         forms.check_choice("bias", self.bias, BIASES)
         forms.check_choice("own", self.own, OWN)
         if self.features is not None and self.vectors is not None:
-            raise ValueError("features and vectors are both given; features are people's lists, vectors are embeddings: give one.")
+            raise ValueError(
+                "features and vectors are both given; features are people's lists, vectors are embeddings: give one."
+            )
         for name in ("num_features", "restarts", "steps"):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
@@ -308,9 +316,13 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
     def _table(self, name: str) -> Tensor:
         values = torch.as_tensor(np.asarray(getattr(self, name), dtype=np.float32))
         if values.dim() != 2 or not values.isfinite().all():
-            raise ValueError(f"{name} must be a table of finite numbers, [N, columns]; its shape is {tuple(values.shape)}.")
+            raise ValueError(
+                f"{name} must be a table of finite numbers, [N, columns]; its shape is {tuple(values.shape)}."
+            )
         if name == "features" and (values < 0).any():
-            raise ValueError(f"features must be 0 or more, such as how many people listed each; {values.min():g} is given.")
+            raise ValueError(
+                f"features must be 0 or more, such as how many people listed each; {values.min():g} is given."
+            )
         if name == "vectors":
             values = (values - values.mean(0)) / values.std(0).clamp_min(1e-6) / math.sqrt(values.shape[1]) * 2
         return values
@@ -336,7 +348,12 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         p = self._restarts()
         alpha, theta = p["alpha"], p["theta"]
         beta = p.get("beta", alpha)
-        self.restarts_ = {"alpha": alpha.numpy(), "beta": beta.numpy(), "theta": theta.numpy(), "loss": self.fitted_.each[0]}
+        self.restarts_ = {
+            "alpha": alpha.numpy(),
+            "beta": beta.numpy(),
+            "theta": theta.numpy(),
+            "loss": self.fitted_.each[0],
+        }
         best = int(self.fitted_.each[0].argmin())
         self.best_restart_ = best
         self.alpha_, self.beta_, self.theta_ = float(alpha[best]), float(beta[best]), float(theta[best])
@@ -347,9 +364,20 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         bank = FeatureBank(*self.features_.shape)
         with torch.no_grad():
             bank.weight.copy_(torch.tensor(self.features_))
-        form = {"intersection": self.intersection, "difference": self.difference, "level": self.level, "model": self.model}
-        constants = {"alpha": self.alpha_, "beta": self.beta_, "theta": self.theta_ if self.model == "contrast" else None}
-        self.layer_ = TverskySimilarity(self.features_.shape[1], features=bank, **constants, parametrization="plain", **form)
+        form = {
+            "intersection": self.intersection,
+            "difference": self.difference,
+            "level": self.level,
+            "model": self.model,
+        }
+        constants = {
+            "alpha": self.alpha_,
+            "beta": self.beta_,
+            "theta": self.theta_ if self.model == "contrast" else None,
+        }
+        self.layer_ = TverskySimilarity(
+            self.features_.shape[1], features=bank, **constants, parametrization="plain", **form
+        )
 
     def _vectors(self, best: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Objects and bank of a restart, and the bank of distinctive features where it is another."""
@@ -375,7 +403,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             if isinstance(item, str) or item not in range(len(self.names_)):
                 if str(item) not in at:
                     near = forms.nearest(str(item), list(at)) if hasattr(forms, "nearest") else None
-                    raise ValueError(f"{item!r} is not among the {len(at)} objects" + (f"; {near!r} is." if near else "."))
+                    raise ValueError(
+                        f"{item!r} is not among the {len(at)} objects" + (f"; {near!r} is." if near else ".")
+                    )
                 return at[str(item)]
             return int(item)
 
@@ -401,7 +431,14 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             S = [float(pair_scores(self.family_, one, t[:1], t[1:], len(self.names_), False)) for t in (pair, back)]
         rest = S[0] - float(sum(t.sum() for t in parts.values()))
         return Contrasted(
-            self.names_[a], self.names_[b], S[0], S[1], rest,
-            {part: [(names[k], float(t[k])) for k in t.abs().argsort(descending=True)[:top] if t[k] != 0] for part, t in parts.items()},
+            self.names_[a],
+            self.names_[b],
+            S[0],
+            S[1],
+            rest,
+            {
+                part: [(names[k], float(t[k])) for k in t.abs().argsort(descending=True)[:top] if t[k] != 0]
+                for part, t in parts.items()
+            },
             {part: float(t.sum()) for part, t in parts.items()},
         )

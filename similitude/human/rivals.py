@@ -18,7 +18,9 @@ from .judgements import Array, Judgements
 # Each rival is a list of families, from which the cells that stop a fold's fit choose.
 RIVALS: dict[str, Callable[[Sequence[int]], list[Family]]] = {
     "mds": lambda dims: [families.metric(d, decay) for decay in (True, False) for d in dims],
-    "mds-choice": lambda dims: [with_bias(families.metric(d, decay), "object") for decay in (True, False) for d in dims],
+    "mds-choice": lambda dims: [
+        with_bias(families.metric(d, decay), "object") for decay in (True, False) for d in dims
+    ],
     "slide vector": lambda dims: [families.metric(d, shift="slide") for d in dims],
     "unfolding": lambda dims: [families.metric(d, shift="unfold") for d in dims],
     "cosine": lambda dims: [families.cosine(d) for d in dims],
@@ -52,7 +54,9 @@ class Comparison:
     ceiling: dict[str, float] = field(default_factory=dict)
 
     def columns(self) -> list[str]:
-        return [name for name in ("R2", "deviance", "r", "asymmetry r") if any(name in row.measures for row in self.rows)]
+        return [
+            name for name in ("R2", "deviance", "r", "asymmetry r") if any(name in row.measures for row in self.rows)
+        ]
 
     def table(self) -> list[dict[str, Any]]:
         out = []
@@ -79,7 +83,9 @@ class Comparison:
 
     def __str__(self) -> str:
         names = [*self.columns(), "± R2"]
-        lines = [f"{'model':32s} {'parameters':>11s} " + " ".join(f"{name:>12s}" for name in names) + f" {'seconds':>8s}"]
+        lines = [
+            f"{'model':32s} {'parameters':>11s} " + " ".join(f"{name:>12s}" for name in names) + f" {'seconds':>8s}"
+        ]
         for line in self.table():
             values = " ".join("           –" if math.isnan(line[name]) else f"{line[name]:12.3f}" for name in names)
             lines.append(f"{line['model']:32s} {line['parameters']!s:>11s} {values} {line['seconds']:8.1f}")

@@ -249,7 +249,8 @@ class SharedSums:
         dtype = wide(b.dtype)
         self.to_b = torch.zeros_like(self.b, dtype=dtype) if wanted[1] else None
         self.to_salience = torch.zeros_like(self.salience)
-        self.to_scalars: list[Tensor | None] = [torch.zeros_like(s) if w else None for s, w in zip(scalars, wanted[2:5])]
+        pairs = zip(scalars, wanted[2:5], strict=True)
+        self.to_scalars: list[Tensor | None] = [torch.zeros_like(s) if w else None for s, w in pairs]
 
     def compare(self, a: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         has_a, salience = a.sign(), separable.salience(a)
