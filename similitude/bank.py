@@ -136,7 +136,7 @@ class FeatureBank(nn.Module):
         if x is None and threshold is None:
             return weight
         if x is None and seen is not None and self.hold and self.training:
-            threshold = held(self, seen)
+            threshold = held(self, seen, self.weight)
         if fixed is not None and threshold is not None:
             threshold = torch.where(fixed, threshold.detach(), threshold)
         if x is None:

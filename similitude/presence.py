@@ -17,6 +17,7 @@ from .ops.modes import wide, without_autocast
 
 if TYPE_CHECKING:
     from .bank import FeatureBank
+    from .models.data_domain import DataDomain
 
 # Objects of a batch that a held threshold is computed from, and the part of the way that it goes at each of them.
 SAMPLE, RATE = 1024, 0.1
@@ -72,12 +73,13 @@ def scattered(rows: Tensor, most: int) -> Tensor:
     return rows[(places * len(rows)).long()]
 
 
-def held(bank: FeatureBank, seen: Tensor) -> Tensor:
+def held(bank: FeatureBank | DataDomain, seen: Tensor, weight: Tensor) -> Tensor:
     """The bank's thresholds for a batch ``[..., D]`` of training, after a step towards the batch's own.
 
     They have the gradient of the batch's mean measures, so that a shift of all objects changes no set and has none.
+    ``weight`` are the bank's features as the batch is measured by them.
     """
-    weight, threshold = bank.weight, bank.threshold
+    threshold = bank.threshold
     assert threshold is not None
     assert bank.presence is not None
     rows = seen.reshape(-1, seen.shape[-1])
@@ -89,7 +91,7 @@ def held(bank: FeatureBank, seen: Tensor) -> Tensor:
         # Activation checkpointing computes a forward again inside the backward; its batch has been counted.
         again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
         if not again:
-            _follow(bank, rows.detach())
+            _follow(bank, rows.detach(), weight.detach())
         follows = mean - mean.detach()
         if bank.unheld is not None:
             follows = follows.masked_fill(bank.unheld, 0.0)
@@ -97,13 +99,13 @@ def held(bank: FeatureBank, seen: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _follow(bank: FeatureBank, rows: Tensor) -> None:
+def _follow(bank: FeatureBank | DataDomain, rows: Tensor, weight: Tensor) -> None:
     threshold, passes = bank.threshold, bank.passes
     assert threshold is not None
     assert passes is not None
     assert bank.presence is not None
     rows = scattered(rows, SAMPLE)
-    measures = rows @ bank.weight.to(rows).mT
+    measures = rows @ weight.to(rows).mT
     batch = upper(measures, bank.presence)
     if is_available() and is_initialized() and get_world_size() > 1:
         all_reduce(batch, ReduceOp.SUM)
@@ -123,7 +125,7 @@ def _follow(bank: FeatureBank, rows: Tensor) -> None:
     bank.featureless = (measures <= threshold).all(-1).float().mean()
 
 
-def warn_of_holding(bank: FeatureBank) -> None:
+def warn_of_holding(bank: FeatureBank | DataDomain) -> None:
     """Warns once, when training ends, of what holding does to these objects, and of thresholds that would go on."""
     if bank.warned or bank.passes is None or bank.passes <= 0:
         return

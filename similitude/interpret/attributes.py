@@ -1,4 +1,4 @@
-"""Attributes that people can name, for testing whether features mean something: of digits, and of words.
+"""Attributes that people can name, for testing whether features mean something: of digits, clothing, and words.
 
 ``legibility`` takes them: ``has``, bool ``[N, J]``, says which of J attributes each of N objects has.
 """
@@ -13,12 +13,16 @@ from torch import Tensor
 
 # A pixel is ink from here on, and a cell of the grid if its mean is.
 INK, CELL = 0.4, 0.35
+# Cloth may be dark: a pixel belongs to the thing from here on.
+CLOTH = 0.1
 # Fewest pixels of a hole, and of a straight run of ink in a bar that lies or stands.
 HOLE, LYING, STANDING = 3, 10, 9
 # Bands of pixel rows and columns.
 ROWS = {"top": (3, 10), "middle": (11, 17), "bottom": (18, 25)}
 COLUMNS = {"left": (4, 11), "middle": (11, 17), "right": (17, 24)}
 SIDE = 28
+# Classes of Fashion-MNIST that people put together.
+FAMILIES = {"a top": (0, 2, 4, 6), "trousers": (1,), "a dress": (3,), "a bag": (8,), "footwear": (5, 7, 9)}
 # Where seven of ten digits have ink: having none there would be the attribute.
 EVERYWHERE = (2, 2)
 
@@ -39,11 +43,7 @@ def digit_attributes(images: Tensor) -> Attributes:
     Args:
         images: ``[N, 28, 28]`` or ``[N, 1, 28, 28]`` of bright ink on black, from 0 to 1, or uint8.
     """
-    if not isinstance(images, Tensor) or images.shape[-2:] != (SIDE, SIDE) or images.numel() != len(images) * SIDE**2:
-        given = list(images.shape) if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images must be a tensor [N, {SIDE}, {SIDE}], as MNIST's are; got {given}.")
-    grey = images.reshape(-1, SIDE, SIDE).cpu()
-    grey = grey.double() / (255 if grey.dtype == torch.uint8 else 1)
+    grey = _grey(images)
     ink = grey > INK
     holes, amount, lean, width = _holes(ink), grey.mean((1, 2)), _lean(grey), ink.any(1).sum(1).double()
     found = {
@@ -67,6 +67,63 @@ def digit_attributes(images: Tensor) -> Attributes:
             if (row, column) != EVERYWHERE:
                 found[f"ink at row {row + 1}, column {column + 1}"] = cells[:, row, column] > CELL
     return Attributes(torch.stack(list(found.values()), 1), list(found))
+
+
+@torch.no_grad()
+def clothing_attributes(images: Tensor, classes: Tensor) -> Attributes:
+    """28 attributes of Fashion-MNIST's pictures: five families of classes, and 23 that the picture alone tells.
+
+    "much", "little", "bright", "narrow", … are relative to the given images: about the fifth at that end.
+
+    Args:
+        images: ``[N, 28, 28]`` or ``[N, 1, 28, 28]`` of bright things on black, from 0 to 1, or uint8.
+        classes: Fashion-MNIST's labels, 0 to 9, ``[N]``.
+    """
+    grey, classes = _grey(images), torch.as_tensor(classes).cpu()
+    if classes.shape != (len(grey),):
+        raise ValueError(f"classes must be [{len(grey)}], one an image; got shape {list(classes.shape)}.")
+    ink = grey > CLOTH
+    pixels = ink.sum((1, 2)).clamp(min=1)
+    brightness = (grey * ink).sum((1, 2)) / pixels
+    # How much a pixel differs from the one above it, both within the thing: patterns, folds, laces.
+    inner = ink[:, 1:] & ink[:, :-1]
+    pattern = ((grey[:, 1:] - grey[:, :-1]).abs() * inner).sum((1, 2)) / inner.sum((1, 2)).clamp(min=1)
+    width, height = ink.any(1).sum(1).double(), ink.any(2).sum(1).double()
+    uneven = (grey - grey.flip(2)).abs().sum((1, 2)) / grey.sum((1, 2)).clamp(min=1e-9)
+    found = {name: (classes[:, None] == torch.tensor(members)).any(1) for name, members in FAMILIES.items()}
+    quantities = {
+        ("covers much", "covers little"): pixels.double(),
+        ("bright", "dark"): brightness,
+        ("patterned", "plain"): pattern,
+    }
+    for (high, low), quantity in quantities.items():
+        found[high] = quantity > quantity.quantile(0.8)
+        found[low] = quantity < quantity.quantile(0.2)
+    found |= {"as wide as the picture": width == SIDE, "narrow": width < width.quantile(0.2)}
+    found |= {"as tall as the picture": height == SIDE, "low": height < height.quantile(0.2)}
+    found["left and right differ"] = uneven > uneven.quantile(0.8)
+    found["a hole"] = _holes(ink) >= 1
+    # Legs, or a sole with a heel: ground between two parts of the thing, in three of four rows near the bottom.
+    rows = ink[:, 20:24]
+    left, middle, right = (rows[:, :, part].any(2) for part in (slice(0, 13), slice(13, 15), slice(15, 28)))
+    found["a gap below the middle"] = (left & right & ~middle).sum(1) >= 3
+    # Coarser than for digits, which do not reach the rim; nearly all things have cloth in the middle.
+    sides = {"left": slice(0, 7), "middle": slice(9, 19), "right": slice(21, 28)}
+    for row, name in enumerate(("top", "upper middle", "lower middle", "bottom")):
+        for side, columns in sides.items():
+            if side != "middle" or row in (0, 3):
+                cell = grey[:, 7 * row : 7 * row + 7, columns]
+                found[f"cloth at the {name}, {side}"] = cell.mean((1, 2)) > CELL
+    return Attributes(torch.stack(list(found.values()), 1), list(found))
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Images as ``[N, 28, 28]`` from 0 to 1."""
+    if not isinstance(images, Tensor) or images.shape[-2:] != (SIDE, SIDE) or images.numel() != len(images) * SIDE**2:
+        given = list(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"images must be a tensor [N, {SIDE}, {SIDE}], as MNIST's are; got {given}.")
+    grey = images.reshape(-1, SIDE, SIDE).cpu()
+    return grey.double() / (255 if grey.dtype == torch.uint8 else 1)
 
 
 def _lean(grey: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ class Edit:
         self._features: dict[int, Tensor] = {}
         self._removed: set[int] = set()
         self._added: list[Tensor] = []
-        self._before: tuple[Tensor, Tensor | None] | None = None
+        self._before: tuple[Tensor, Tensor | None, Tensor | None] | None = None
 
     def add_feature(self, image: Tensor) -> Edit:
         """Adds a feature after all others."""
@@ -154,6 +154,15 @@ class Edit:
         return prototypes, features
 
     @torch.no_grad()
+    def threshold(self) -> Tensor | None:
+        """The features' thresholds ``[K]`` after the edit; an added feature has the mean of all."""
+        own = _copied(self.net.threshold)
+        if own is None or self._before is not None:
+            return own
+        kept = [k for k in range(len(own)) if k not in self._removed]
+        return torch.cat([own[kept], own.mean().expand(len(self._added))])
+
+    @torch.no_grad()
     def preview(self, data: Tensor | Iterable[Any], labels: Tensor | None = None) -> Preview:
         """Answers before and after the edit, in ``eval()``; the network does not change.
 
@@ -184,6 +193,8 @@ class Edit:
             head.weight = nn.Parameter(vectors)
         else:
             head.prototypes, head.features.weight = nn.Parameter(vectors[:P]), nn.Parameter(vectors[P:])
+            threshold = self.threshold()
+            head.features.threshold = None if threshold is None else nn.Parameter(threshold)
         return head
 
     def apply(self) -> DataDomain:
@@ -192,9 +203,9 @@ class Edit:
         If the number of features changes, their parameter is a new one, which an optimiser must be given.
         """
         self._check_open()
-        images = self.images()
-        before = self.net.prototypes.detach().clone(), _copied(self.net.features)
-        self.net.set_images(*images)
+        images, threshold = self.images(), self.threshold()
+        before = self.net.prototypes.detach().clone(), _copied(self.net.features), _copied(self.net.threshold)
+        self.net.set_images(*images, threshold)
         self._before = before
         return self.net
 
@@ -258,7 +269,7 @@ def load_state(net: DataDomain, state: Mapping[str, Tensor]) -> DataDomain:
         state: ``state_dict()`` of the edited network.
     """
     own = net.state_dict()
-    lists = [name for name in ("prototypes", "features") if name in own]
+    lists = [name for name in ("prototypes", "features", "threshold") if name in own]
     wrong = [n for n in (*own, *state) if n not in state or n not in own]
     wrong += [n for n in own if n not in wrong and state[n].shape[n in lists :] != own[n].shape[n in lists :]]
     if net.bias is not None and not wrong and len(state["prototypes"]) != len(net.bias):
@@ -268,10 +279,10 @@ def load_state(net: DataDomain, state: Mapping[str, Tensor]) -> DataDomain:
         here, there = (list(s[n].shape) if n in s else "nothing" for s in (own, state))
         raise ValueError(f"the state is not of such a network: {n!r} is {there} there and {here} here.")
     for name in lists:
-        parameter, images = getattr(net, name), state[name]
-        if len(images) != len(parameter):
-            setattr(net, name, nn.Parameter(torch.empty_like(images, device=parameter.device, dtype=parameter.dtype)))
-            getattr(net, name).requires_grad_(parameter.requires_grad)
+        own, images = getattr(net, name), state[name]
+        if len(images) != len(own):
+            new = torch.empty_like(images, device=own.device, dtype=own.dtype)
+            setattr(net, name, nn.Parameter(new, own.requires_grad) if isinstance(own, nn.Parameter) else new)
     net.load_state_dict(state)
     return net
 
@@ -284,7 +295,7 @@ def _counted(sizes: tuple[int, int]) -> str:
     return f"{sizes[0]} prototypes and {sizes[1]} features"
 
 
-def _copied(images: nn.Parameter | None) -> Tensor | None:
+def _copied(images: Tensor | None) -> Tensor | None:
     return None if images is None else images.detach().clone()
 
 

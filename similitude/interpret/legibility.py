@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -89,6 +90,9 @@ class Legibility:
         deciding: median number of features that make 80 % of a decision between the first class and the second; None
             where outputs are no sum over features.
         feature_names: the names of the layer's features that have one.
+        impurity: by name of each feature that is called as an attribute, the share of the objects that have the feature
+            and lack the attribute; NaN for one that no object has.
+        lacking: the share of all objects that lack the attribute, by the same names: the impurity of chance.
     """
 
     layer: Matches
@@ -103,6 +107,8 @@ class Legibility:
     featureless: float
     deciding: float | None
     feature_names: dict[int, str]
+    impurity: dict[str, float] = field(default_factory=dict)
+    lacking: dict[str, float] = field(default_factory=dict)
 
     @property
     def dead(self) -> list[int]:
@@ -142,6 +148,8 @@ class Legibility:
         keys = {"this layer": "layer", "untrained k-means": "k-means", "random directions": "random"}
         keys |= {"shuffled attributes": "shuffled", "probe of all columns": "ceiling"}
         found: dict[str, Any] = {keys[name]: matches.summary() for name, matches in self.compared().items()}
+        if self.impurity:
+            found |= {"impurity": _mean(self.impurity), "impurity by chance": _mean(self.lacking)}
         return found | {
             "presence": self.presence.mean().item(),
             "dead": len(self.dead),
@@ -176,6 +184,10 @@ class Legibility:
         ]
         if self.deciding is not None:
             notes.append(f"{self.deciding:g} features make {PART:.0%} of a decision (median)")
+        if self.impurity:
+            impure, chance = _mean(self.impurity), _mean(self.lacking)
+            lacking = f"{impure:.0%} of the objects that have one lack the attribute"
+            notes.append(f"named features: {lacking}, and {chance:.0%} of all objects do")
         if self.left_out:
             more = f", … {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
             notes.append(f"left out, too rare or too common: {', '.join(self.left_out[:5])}{more}")
@@ -263,6 +275,10 @@ def legibility(
     fitted = vectors if train is None else _read(model, train, layer)[1]
     if not len(fitted):
         raise ValueError("train must be one input or more; got none: leave train out, and baselines are fitted to X.")
+    feature_names = dict(getattr(model if found is None else found.features, "names", {}))
+    called = {k: names.index(name) for k, name in feature_names.items() if name in names}
+    of = bank.only(torch.tensor(list(called), dtype=torch.int64, device=vectors.device))
+    impure = matching.impurity(of.measures(vectors), has[:, list(called.values())])
     pointing = fitted[fitted.any(-1)]
     stable = None
     if second is not None:
@@ -280,7 +296,9 @@ def legibility(
         objects=(len(first), len(other)),
         presence=presence.double().cpu(),
         featureless=featureless,
-        feature_names=dict(getattr(model if found is None else found.features, "names", {})),
+        feature_names=feature_names,
+        impurity={names[j]: share for j, share in zip(called.values(), impure.tolist(), strict=True)},
+        lacking={names[j]: 1 - has[:, j].double().mean().item() for j in called.values()},
         deciding=None if found is None else _deciding(found, vectors[first[:DECISIONS]]),
     )
 
@@ -393,6 +411,12 @@ def _deciding(layer: TverskyProjection | TverskySimilarity, vectors: Tensor) -> 
         explained = shares.cumsum(-1) / shares.sum(-1, keepdim=True).clamp(min=1e-30)
         numbers.append((explained < PART).sum(-1) + 1)
     return torch.cat(numbers).double().median().item()
+
+
+def _mean(shares: dict[str, float]) -> float:
+    """The mean of those that are known."""
+    known = [share for share in shares.values() if not math.isnan(share)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _cell(key: str, value: float | None) -> str:

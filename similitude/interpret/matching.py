@@ -107,6 +107,22 @@ def purity(measures: Tensor, labels: Tensor) -> Tensor:
     return found.masked_fill(values[0] <= 0, torch.nan)
 
 
+def impurity(measures: Tensor, has: Tensor) -> Tensor:
+    """Share of the objects that have each feature and lack its attribute, ``[n, k]``, ``[n, k]`` -> ``[k]``, or NaN."""
+    members = (measures > 0).double()
+    return (members * (1 - has.double())).sum(0) / members.sum(0)
+
+
+def pixel_neighbours(weight: Tensor, shape: tuple[int, int]) -> float:
+    """Mean correlation of neighbouring pixels within features that are pictures, ``[K, H·W]``; 0 for noise."""
+    pictures = weight.detach().reshape(-1, *shape).double()
+    pictures = pictures - pictures.mean((1, 2), keepdim=True)
+    spread = pictures.square().mean((1, 2)).clamp(min=1e-12)
+    beside = (pictures[:, :, 1:] * pictures[:, :, :-1]).mean((1, 2))
+    below = (pictures[:, 1:] * pictures[:, :-1]).mean((1, 2))
+    return ((beside + below) / 2 / spread).mean().item()
+
+
 def stability(bank: Bank, vectors: Tensor, second: Bank, others: Tensor) -> float:
     """Mean correlation of positive measures with those of a second bank, features matched one to one."""
     if len(vectors) != len(others):

@@ -13,13 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional as F
-from ..checks import check_vectors, short
+from ..checks import check_positive, check_vectors, short
+from ..clusters import spherical_means
 from ..contrast import CONSTANTS, Contrast
 from ..explain import Explanation, explain
-from ..form import Form
+from ..form import Form, check_choice
+from ..initialize import calibrate
 from ..kept import Kept, place
 from ..nn import TverskyProjection
 from ..ops.modes import autocasts
+from ..presence import FIXED, held, scattered, upper_of, warn_of_holding, warn_of_no_bias
+
+# Images that a start from data looks at.
+LOOKED_AT = 4096
 
 
 class DataDomain(Contrast):
@@ -36,6 +42,10 @@ class DataDomain(Contrast):
     of the backbone through ``.data`` are not detected; another call of ``eval()`` drops the cache. With a plain
     callable as backbone no change can be detected, so nothing is cached.
 
+    If the head has thresholds (``presence=``, ``hold=``), the network has them: an input has a feature if the scalar
+    product of the two, encoded, exceeds the feature's threshold; a prototype has those where it exceeds 0.
+    ``init_from_data(net, images)`` sets them, and starts features as mean images of clusters.
+
     Args:
         backbone: everything before the head, ``[N, *shape]`` -> ``[N, D]``. A module becomes part of this one. Another
             callable, such as a method of the network that has this one as a part, is only called; its parameters are
@@ -51,6 +61,14 @@ class DataDomain(Contrast):
     features: nn.Parameter | None
     form: Form | None  # pyright: ignore[reportIncompatibleVariableOverride]
     bias: nn.Parameter | None
+    presence: float | None
+    hold: bool | int
+    threshold: Tensor | None
+    passes: Tensor | None
+    # As FeatureBank has them.
+    featureless: Tensor | None = None
+    unheld: Tensor | None = None
+    warned: bool = False
 
     def __init__(self, backbone: Callable[[Tensor], Tensor], head: TverskyProjection | nn.Linear, shape: Sequence[int]):
         super().__init__()
@@ -60,8 +78,6 @@ class DataDomain(Contrast):
             raise TypeError(f"head must be a TverskyProjection or an nn.Linear; got {type(head).__name__}.")
         if isinstance(head, TverskyProjection) and head.starting_scale is not None:
             raise ValueError("a DataDomain network takes no head with a scale: multiply its output instead.")
-        if isinstance(head, TverskyProjection) and head.features.threshold is not None:
-            raise ValueError("features that are images have no thresholds; make the head without presence=.")
         self._kept: Kept | None = None
         self.backbone, self.dim, self.shape = backbone, head.in_features, _checked_shape(shape)
         vectors = head.weight if isinstance(head, nn.Linear) else head.prototypes
@@ -73,6 +89,7 @@ class DataDomain(Contrast):
             K = head.features.num_features
             self.features = nn.Parameter(torch.rand_like(vectors.new_empty(K, *self.shape)))
             self.take_constants(head)
+        self._take_thresholds(head)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_images("x", x)
@@ -84,7 +101,8 @@ class DataDomain(Contrast):
         x, prototypes, features = vectors[:N], vectors[N : N + P], vectors[N + P :]
         if self.form is None:
             return nn.functional.linear(x, prototypes, self.bias)
-        out = F.tversky_projection(x, prototypes, features, *self.contrast(), *self.form)
+        threshold = self._threshold(x, features)
+        out = F.tversky_projection(x, prototypes, features, *self.contrast(), *self.form, threshold)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -108,10 +126,12 @@ class DataDomain(Contrast):
         else:
             learnable = [n for n, t in zip(CONSTANTS, self.learned(), strict=True) if isinstance(t, nn.Parameter)]
             options = {**self.form._asdict(), "learnable": learnable, "bias": self.bias is not None}
-            options["parametrization"] = self.parametrization
+            options |= {"parametrization": self.parametrization, "presence": self.presence}
             layer = TverskyProjection(self.dim, P, len(vectors) - P, **options, **like)
             values = {"prototypes": vectors[:P], "features.weight": vectors[P:]}
             values |= self.constants()
+            if self.threshold is not None:
+                values["features.threshold"] = self.threshold
         layer.to_empty(device=vectors.device)
         layer.load_state_dict(values if self.bias is None else {**values, "bias": self.bias})
         return layer.train(self.training)
@@ -146,7 +166,9 @@ class DataDomain(Contrast):
         return explain(layer, self.encode(x[None])[0], prototype, top, feature_names, prototype_names)
 
     @torch.no_grad()
-    def set_images(self, prototypes: Tensor | None = None, features: Tensor | None = None) -> DataDomain:
+    def set_images(
+        self, prototypes: Tensor | None = None, features: Tensor | None = None, threshold: Tensor | None = None
+    ) -> DataDomain:
         """Replaces the images of the prototypes, of the features or of both, and returns the network.
 
         If their number changes, the parameter is a new one, which an optimiser must be given. Edit a single image by
@@ -155,6 +177,8 @@ class DataDomain(Contrast):
         Args:
             prototypes: images, ``[P, *shape]``.
             features: images, ``[K, *shape]``.
+            threshold: thresholds of these features, ``[K]``; by default those that there are, and for further features
+                their mean.
         """
         if features is not None and self.features is None:
             raise ValueError("a linear head has no features; its rows are the prototypes.")
@@ -165,22 +189,155 @@ class DataDomain(Contrast):
                 raise ValueError(f"{name} must be one image or more; got shape {list(images.shape)}.")
         if prototypes is not None and self.bias is not None and len(prototypes) != len(self.bias):
             raise ValueError(f"the head has a bias for {len(self.bias)} prototypes; got {len(prototypes)} images.")
+        if threshold is not None:
+            self._check_threshold(
+                threshold, len(self._images()) - len(self.prototypes) if features is None else len(features)
+            )
         for name, images in given.items():
             parameter = getattr(self, name)
             if parameter.shape == images.shape:
                 parameter.copy_(images)
             else:
                 setattr(self, name, nn.Parameter(images.detach().clone(), parameter.requires_grad))
+        if self.threshold is not None and self.features is not None:
+            own = self.threshold.detach()
+            more = own.mean().expand(max(0, len(self.features) - len(own)))
+            self._set_threshold(torch.cat([own[: len(self.features)], more]) if threshold is None else threshold)
         return self
+
+    @torch.no_grad()
+    def start_from_data(
+        self,
+        x: Tensor,
+        spread: float | None = None,
+        start: str | None = None,
+        mixed: float = 0.0,
+        progress: Callable[..., object] | None = None,
+    ) -> None:
+        """Starts features, thresholds and α, β, θ from images; see ``init_from_data``, which calls it.
+
+        Thresholds and constants are for encoded images: in ``train()`` those of one batch, whose statistics are not
+        kept. Thresholds then follow no encoder that learns: call it again after a warm-up with ``start="kept"``.
+
+        Args:
+            x: images, ``[N, *shape]``, for k-means more than there are features.
+            spread: standard deviation of the outputs; by default a projection's.
+            start: "k-means", the default with thresholds: features are the directions that images cluster around, each
+                as long as its images are on average; or "kept": images stay as they are.
+            mixed: not for images.
+            progress: as ``init_from_data`` has it.
+        """
+        self._check_images("x", x)
+        if self.features is None or self.form is None:
+            raise ValueError("a linear head has no features to start from data; use a TverskyProjection.")
+        start = ("kept" if self.threshold is None else "k-means") if start is None else start
+        check_choice("start", start, ("k-means", "kept"))
+        if mixed:
+            raise ValueError(f"features that are images all start alike; got mixed={mixed}: leave it out.")
+        if len(x) < 2:
+            raise ValueError(f"x must have 2 images or more to start from; got {len(x)}.")
+        if spread is not None:
+            check_positive("spread", spread)
+        if start == "k-means":
+            self.features.copy_(self._mean_images(x, progress))
+        vectors = self._without_statistics(torch.cat([self._images(), scattered(x, LOOKED_AT)]))
+        sizes = (len(self.prototypes), len(self.features))
+        prototypes, features, objects = vectors.split([*sizes, len(vectors) - sum(sizes)])
+        if self.threshold is not None and self.presence is not None:
+            self.threshold.copy_(upper_of(_compared(objects, self.form), features, self.presence))
+            if self.passes is not None:
+                self.passes.fill_(1)
+        values, units = calibrate(prototypes, features, self.form, spread, x=objects, threshold=self.threshold)
+        self.set_constants(values, units)
+        if self.bias is not None and self.threshold is not None:
+            out = F.tversky_projection(objects, prototypes, features, *self.contrast(), *self.form, self.threshold)
+            self.bias.copy_(out.mean() - out.mean(0))
+
+    def _mean_images(self, x: Tensor, progress: Callable[..., object] | None) -> Tensor:
+        """The directions that images cluster around, each as long as the images of its cluster are on average."""
+        assert self.features is not None
+        rows = x.flatten(1)[x.flatten(1).any(1)]
+        if len(rows) < len(self.features):
+            raise ValueError(f"k-means needs {len(self.features)} images that are not empty; got {len(rows)}.")
+        seed = int(torch.randint(2**31, (), device="cpu"))
+        means = spherical_means(rows, len(self.features), seed=seed, progress=progress)
+        lengths = rows.norm(dim=-1)
+        own = nn.functional.one_hot((rows / lengths[:, None] @ means.mT).argmax(1), len(means)).to(rows)
+        sizes = own.sum(0)
+        mean = torch.where(sizes > 0, own.mT @ lengths / sizes.clamp(min=1), lengths.mean())
+        return (means * mean[:, None]).view_as(self.features)
+
+    def fix(self) -> None:
+        """Ends the holding of a presence, as FeatureBank's does."""
+        self.hold = False
+        if self.passes is not None:
+            self.passes.fill_(FIXED)
 
     def train(self, mode: bool = True) -> DataDomain:
         self._kept = None
+        if not mode and self.training and self.hold:
+            warn_of_holding(self)
         return super().train(mode)
 
     def _apply(self, fn, recurse: bool = True) -> DataDomain:
         # Moved or cast parameters may lie at addresses where others lay before.
         self._kept = None
         return super()._apply(fn, recurse)
+
+    def _take_thresholds(self, head: TverskyProjection | nn.Linear) -> None:
+        """Thresholds that start as the head's, learned or held as they are."""
+        bank = head.features if isinstance(head, TverskyProjection) else None
+        self.presence, self.hold = (None, False) if bank is None else (bank.presence, bank.hold)
+        self.register_parameter("threshold", None)
+        self.register_buffer("passes", None)
+        if bank is not None and bank.threshold is not None:
+            threshold = bank.threshold.detach().clone()
+            if isinstance(bank.threshold, nn.Parameter):
+                self.threshold = nn.Parameter(threshold)
+            else:
+                del self.threshold
+                self.register_buffer("threshold", threshold)
+            self.passes = None if bank.passes is None else bank.passes.clone()
+
+    def _threshold(self, x: Tensor, features: Tensor) -> Tensor | None:
+        """The thresholds, which may follow encoded inputs in training."""
+        if not (self.hold and self.training) or self.form is None:
+            return self.threshold
+        if x.requires_grad and self.bias is None:
+            warn_of_no_bias(self)
+        return held(self, _compared(x, self.form), features)
+
+    def _check_threshold(self, threshold: Tensor, K: int) -> None:
+        if self.threshold is None:
+            raise ValueError("the network has no thresholds; make its head with presence=0.1.")
+        if threshold.shape != (K,):
+            raise ValueError(f"threshold must be [{K}], one a feature; got shape {list(threshold.shape)}.")
+
+    def _set_threshold(self, threshold: Tensor) -> None:
+        own = self.threshold
+        assert own is not None
+        if own.shape == threshold.shape:
+            own.copy_(threshold)
+        elif isinstance(own, nn.Parameter):
+            self.threshold = nn.Parameter(threshold.to(own).clone(), own.requires_grad)
+        else:
+            self.threshold = threshold.to(own).clone()
+
+    def _without_statistics(self, x: Tensor) -> Tensor:
+        """Encoded images, as the network is now, in ``train()`` or ``eval()``; no buffer changes."""
+        buffers = [b for m in self._watched() or () for b in m._buffers.values() if b is not None]
+        before = [b.clone() for b in buffers]
+        vectors = self._vectors(x)
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
+        return vectors
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Networks pickled before there were thresholds have none of these.
+        super().__setstate__({"presence": None, "hold": False, **state})
+        for name in ("threshold", "passes"):
+            if name not in self._buffers:
+                self._parameters.setdefault(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
@@ -190,7 +347,8 @@ class DataDomain(Contrast):
         if self.features is None or self.form is None:
             return f"{sizes}, head='linear'"
         named = (f"{name}={getattr(self.form, name)!r}" for name in ("intersection", "difference"))
-        return f"{sizes}, num_features={len(self.features)}, {', '.join(named)}"
+        presence = "" if self.presence is None else f", presence={self.presence}"
+        return f"{sizes}, num_features={len(self.features)}{presence}, {', '.join(named)}"
 
     def _images(self) -> Tensor:
         return self.prototypes if self.features is None else torch.cat([self.prototypes, self.features])
@@ -260,6 +418,11 @@ class DataDomain(Contrast):
         if kept is None or not kept.holds(tensors, (self.form, where), self._looked_at):
             kept = self._kept = Kept(self.materialize(), tensors, (self.form, where), self._looked_at)
         return kept.value
+
+
+def _compared(x: Tensor, form: Form) -> Tensor:
+    """Encoded images as they are compared: of length 1, if the form says so."""
+    return nn.functional.normalize(x, dim=-1) if form.normalize else x
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -57,6 +57,7 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
             prototypes have them as often; that is for new "head" models only. None is 0.75 with calibrated product +
             ignorematch at feature level, where we measured a gain, and 0.5 otherwise.
         hold: whether thresholds keep that presence, as in FeatureBank.
+        bias: whether the head has a bias for each token. With ``hold`` it needs one, for the tokens' frequencies.
         kwargs: the other options are those of GPT2Config and of TverskyProjection; ``init`` applies to the bank and
             to prototypes that are not the token embedding.
     """
@@ -65,9 +66,12 @@ class TverskyGPT2Config(TverskyOptions, GPT2Config):
 
     variant: str = "head"
     num_features: int = 2048
+    bias: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        if not isinstance(self.bias, bool):
+            raise ValueError(f"bias must be True or False; got {self.bias!r}.")
         checks.check_choice("variant", self.variant, VARIANTS)
         if self.presence is not None and checks.check_presence(self.presence) > 0.5:
             for name, needed in (("init", "calibrated"), ("variant", "head")):
@@ -159,6 +163,7 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
             features=features,
             alpha_share=SHARE if presence <= 0.5 else LEANING_SHARE,
             prototypes=nn.Module.get_parameter(self.transformer, "wte.weight") if config.tie_word_embeddings else None,
+            bias=config.bias,
             **config.layer_options(),
         )
         if config.tie_word_embeddings and features.weight.is_meta:
@@ -331,13 +336,20 @@ class TverskyGPT2LMHeadModel(TverskyGPT2PreTrainedModel, GenerationMixin):
         return total / (num_items.to(total.device) if isinstance(num_items, Tensor) else num_items)
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """The resized token embedding; untied prototypes of the head are resized with it."""
+        """The resized token embedding; untied prototypes of the head are resized with it, and so is its bias."""
         embedding, prototypes = self.transformer.wte, self.lm_head.prototypes
+        old = self.lm_head.bias
         if prototypes is not embedding.weight:
             rows = nn.Embedding(1, 1)
             rows.weight = prototypes
             self._get_resized_embeddings(rows, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        return self._get_resized_embeddings(embedding, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        resized = self._get_resized_embeddings(embedding, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if old is not None and len(old) != len(resized.weight):
+            # A new token is as frequent as the mean one.
+            new = old.detach().mean().repeat(len(resized.weight))
+            new[: len(old)] = old.detach()[: len(new)]
+            self.lm_head.bias = nn.Parameter(new, old.requires_grad)
+        return resized
 
 
 AutoConfig.register("tversky_gpt2", TverskyGPT2Config, exist_ok=True)

@@ -54,7 +54,7 @@ def sentences(missing: str, stopped: str, *errors: type[Exception]):
 
 def demo(
     out: Annotated[Path, typer.Option(help="PNG file that the picture is written to.")] = Path("demo.png"),
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Splits the digits and starts both models.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Splits the digits and starts the models.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, max=MOST, help="Passes over the training digits, for each model.")] = 20,
     features: Annotated[int, typer.Option(min=1, max=MOST, help="Size of the feature bank.")] = 256,
 ) -> None:

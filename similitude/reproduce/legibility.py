@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..initialize import init_from_data
 from ..interpret.legibility import Legibility, legibility
+from ..interpret.matching import pixel_neighbours
 from ..names import LEAST
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
@@ -38,11 +39,14 @@ BANKS: dict[str, dict[str, Any]] = {
     "let-go": {"bank_rate": 1.0, "start": "k-means"},
     "slow": {"bank_rate": 0.1, "start": "k-means"},
     "held": {"bank_rate": 1.0, "start": "k-means", "hold": True},
+    "rebuilt": {"bank_rate": 0.1, "start": "k-means", "hold": True, "reconstruction": 0.3},
     "mixed": {"bank_rate": 1.0, "start": "k-means", "mixed": 0.5},
     "named": {"bank_rate": 1.0, "start": "k-means", "named": True},
 }
 LAYERS = ("linear", "mlp", *BANKS)
 WARM_UP = 50
+# Features that are kept as pictures: the first ones, none picked.
+PICTURES = 20
 
 
 @dataclass(frozen=True)
@@ -50,24 +54,25 @@ class Config:
     """Ours: the paper measures no such thing.
 
     Args:
-        data: "digits" (MNIST at 14 × 14), "planted" attributes, "words" (Penn Treebank), or "tables", which a
-            TverskyClassifier with its own defaults classifies.
+        data: "digits" (MNIST at 14 × 14), "fashion" (Fashion-MNIST at 14 × 14), "planted" attributes, "words" (Penn
+            Treebank), or "tables", which a TverskyClassifier with its own defaults classifies.
         file: An npz file in place of ``data``, with arrays X, y, attributes and names.
         layer: "linear"; "mlp", whose hidden units are read; or a Tversky layer: "default", "full-rate" (the bank learns
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
-            "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "mixed" (half k-means, half
-            default), "named" (features from examples, fixed, beside k-means). Of tables also "three-max" and
-            "three-logsumexp" (let-go with three prototypes a class, and their pooling).
+            "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "rebuilt" (held and slow, and
+            inputs are to be rebuilt from their features), "mixed" (half k-means, half default), "named" (features from
+            examples, fixed, beside k-means). Of tables also "three-max" and "three-logsumexp" (let-go with three
+            prototypes a class, and their pooling).
         presence: Share of the objects that have a feature at the start.
         train, test: Numbers of digits; test=0 is MNIST's own test digits.
         seeds: Number of trainings; of tables the number of splits into five folds.
         made_up: Number of made-up digits, for a smoke run; 0 for ``data``.
     """
 
-    data: Literal["digits", "planted", "words", "tables"] = "digits"
+    data: Literal["digits", "fashion", "planted", "words", "tables"] = "digits"
     layer: Literal[
-        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "mixed", "named",
-        "three-max", "three-logsumexp",
+        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed",
+        "named", "three-max", "three-logsumexp",
     ] = "let-go"  # fmt: skip
     num_features: Count = 256
     presence: Share = 0.1
@@ -88,6 +93,7 @@ class Config:
 
 RECIPES = {
     "paper": Config(),
+    "fashion": Config(data="fashion"),
     "planted": Config(data="planted"),
     "words": Config(data="words", num_features=384, steps=900, batch=160, weight_decay=0.0),
 }
@@ -132,7 +138,14 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         # Each seed has halves of its own, unless one half has given the named features.
         read.append(_read(data, layer, second, config.seed + i if data.apart else 0))
         progress(i + 1, len(layers), "reading features")
+    pictures = {}
+    if data.picture is not None:
+        weights = [_features(layer) for layer in layers]
+        pictures["neighbours"] = [pixel_neighbours(weight, data.picture) for weight in weights]
+        first = weights[0][:PICTURES].view(-1, *data.picture)
+        record.save_arrays("images", {"features": first.numpy().astype(np.float16)})
     return {
+        **pictures,
         "score": [one["score"] for one in trained],
         "loss": [one["loss"] for one in trained],
         "parameters": sum(p.numel() for p in layers[0].parameters()),
@@ -146,6 +159,8 @@ def load(config: Config) -> Attributed:
         return given(config.file, config.train)
     if config.made_up or config.data == "digits":
         return attributed.digits(config.train, config.test, config.made_up)
+    if config.data == "fashion":
+        return attributed.fashion(config.train, config.test)
     return {"planted": attributed.planted, "words": attributed.words}[config.data]()
 
 
@@ -194,11 +209,13 @@ def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Cal
     device = next(layer.parameters()).device
     x, y = data.train_x.to(device), data.train_y.to(device)
     weights = torch.ones(len(x)) if data.weights is None else data.weights
-    losses = []
+    losses, rebuilding = [], BANKS.get(config.layer, {}).get("reconstruction", 0.0)
     layer.train()
     for step in range(config.steps):
         rows = torch.multinomial(weights, min(config.batch, len(x)), generator=generator).to(device)
         loss = each(layer(x[rows]), y[rows]).mean()
+        if rebuilding and isinstance(layer, TverskyProjection):
+            loss = loss + rebuilding * layer.reconstruction(x[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -242,6 +259,12 @@ def _read(data: Attributed, layer: nn.Module, second: nn.Module | None, seed: in
     return legibility(bank, data.objects, attributes, again, classes=data.classes, train=data.train_x, seed=seed)
 
 
+def _features(layer: Any) -> Tensor:
+    """The vectors that are read: a bank's, an MLP's hidden units', or a linear layer's rows."""
+    layer = layer[0] if isinstance(layer, nn.Sequential) else layer
+    return getattr(layer, "features", layer).weight.detach()
+
+
 def summary(content: dict[str, Any]) -> list[Any]:
     return tables([content])
 
@@ -253,7 +276,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     of_tables = [row for row in by_row(runs) if row.config["data"] == "tables"]
     out = classifiers.shown(of_tables) if of_tables else []
     files = dict.fromkeys(row.config["file"] for row in by_row(runs) if row.config.get("file"))
-    for kind in ("digits", "planted", "words", *files):
+    for kind in ("digits", "fashion", "planted", "words", *files):
         rows = [row for row in by_row(runs) if (row.config.get("file") or row.config["data"]) == kind]
         rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), row.name))
         if not rows:
@@ -267,8 +290,13 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
         out.append(Table("layer", title=f"{title}, continued"))
         for heading in ("1-probe", "AUC", "stable", "presence, %", "none, %", "decide"):
             out[-1].add_column(heading, justify="right")
+        if kind in ("digits", "fashion"):
+            out.append(Table("layer", title=f"{title}, as pictures"))
+            for heading in ("pixel neighbours", "purity", "named, impure %", "by chance"):
+                out[-1].add_column(heading, justify="right")
+        own = [table for table in out if str(table.title).startswith(title)]
         for row in rows:
-            for table, cells in zip(out[-2:], _cells(row), strict=True):
+            for table, cells in zip(own, _cells(row)):
                 table.add_row(_label(row), *cells)
     return out
 
@@ -278,7 +306,7 @@ def _label(row: Row) -> str:
     return ", ".join([row.config["layer"], *changes])
 
 
-def _cells(row: Row) -> tuple[list[str], list[str]]:
+def _cells(row: Row) -> list[list[str]]:
     read = [one for run in row.runs for one in run["result"]["legibility"]]
 
     def mean(*keys: str, form: str = ".2f", scale: float = 1.0) -> str:
@@ -293,7 +321,10 @@ def _cells(row: Row) -> tuple[list[str], list[str]]:
     found = [mean(name, "recovered", **share) for name in ("layer", "k-means")]
     single = [mean("layer", name) for name in ("probe", "auc", "stable")]
     sets = [mean("presence", **share), mean("featureless", form=".1f", scale=100), mean("deciding", form=".0f")]
-    return [score, *of, *found], [*single, *sets]
+    near = [near for run in row.runs for near in run["result"].get("neighbours", ())]
+    pictures = [format(float(np.mean(near)), ".2f") if near else "–", mean("layer", "purity")]
+    impure = [mean(name, **share) for name in ("impurity", "impurity by chance")]
+    return [[score, *of, *found], [*single, *sets], [*pictures, *impure]]
 
 
 def claims(runs: list[dict[str, Any]]) -> list[Claim]:
@@ -302,5 +333,15 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "legibility", "Legible features", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS
+    "legibility",
+    "Legible features",
+    Config,
+    RECIPES,
+    SMOKE,
+    run,
+    summary,
+    tables,
+    claims,
+    rows=ROWS,
+    figures="legibility.of_legibility",
 )

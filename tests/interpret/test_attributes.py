@@ -1,9 +1,9 @@
-"""Attributes of digits and of words."""
+"""Attributes of digits, of clothing and of words."""
 
 import pytest
 import torch
 
-from similitude.interpret.attributes import digit_attributes, word_forms
+from similitude.interpret.attributes import clothing_attributes, digit_attributes, word_forms
 
 
 def drawn(*parts: tuple[slice, slice, float]) -> torch.Tensor:
@@ -99,6 +99,54 @@ def test_other_images_are_refused():
         digit_attributes(torch.zeros(2, 14, 14))
     with pytest.raises(ValueError, match=r"got \[2, 3, 28, 28\]"):
         digit_attributes(torch.zeros(2, 3, 28, 28))
+
+
+# Trousers, a shoe, a bag with a handle, and a pale shirt with stripes.
+TROUSERS = drawn((slice(0, 28), slice(8, 20), 0.9), (slice(10, 28), slice(12, 16), 0.0))
+SHOE = drawn((slice(12, 20), slice(0, 28), 0.6), (slice(8, 12), slice(0, 8), 0.6))
+BAG = drawn((slice(8, 24), slice(4, 24), 0.8), *box(slice(0, 10), slice(8, 20)))
+SHIRT = drawn((slice(2, 28), slice(3, 25), 0.3), *((slice(row, row + 1), slice(3, 25), 0.5) for row in range(2, 28, 2)))
+CLOTHES, CLASSES = torch.stack([TROUSERS, SHOE, BAG, SHIRT]), torch.tensor([1, 7, 8, 6])
+
+
+def clothes_with(name: str) -> list[int]:
+    has, names = clothing_attributes(CLOTHES, CLASSES)
+    return has[:, names.index(name)].nonzero()[:, 0].tolist()
+
+
+def test_there_are_28_attributes_of_clothing():
+    has, names = clothing_attributes(CLOTHES, CLASSES)
+    assert has.shape == (4, 28)
+    assert len(set(names)) == 28
+    assert torch.equal(clothing_attributes((CLOTHES * 255).byte()[:, None], CLASSES).has, has)
+    assert has[:, :5].sum(1).tolist() == [1] * 4  # the families
+
+
+def test_clothing_has_what_its_picture_shows():
+    assert clothes_with("trousers") == [0]
+    assert clothes_with("footwear") == [1]
+    assert clothes_with("a bag") == [2]
+    assert clothes_with("a top") == [3]
+    assert clothes_with("a dress") == []
+    assert clothes_with("a hole") == [2]
+    assert clothes_with("a gap below the middle") == [0]
+    assert clothes_with("as tall as the picture") == [0]
+    assert clothes_with("as wide as the picture") == [1]
+    assert clothes_with("low") == [1]
+    assert clothes_with("narrow") == [0]
+    assert clothes_with("patterned") == [3]
+    assert clothes_with("bright") == [0]
+    assert clothes_with("dark") == [3]
+    assert clothes_with("covers much") == [3]
+    assert clothes_with("covers little") == [1]
+    assert clothes_with("left and right differ") == [1]
+    assert clothes_with("cloth at the bottom, middle") == [0, 3]
+    assert clothes_with("cloth at the lower middle, right") == [1]
+
+
+def test_clothing_needs_a_class_for_each_picture():
+    with pytest.raises(ValueError, match=r"classes must be \[4\], one an image; got shape \[3\]"):
+        clothing_attributes(CLOTHES, CLASSES[:3])
 
 
 def test_words_have_forms():

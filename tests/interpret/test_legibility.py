@@ -60,6 +60,51 @@ def test_shuffled_attributes_are_not_recovered_and_random_directions_hardly():
     assert found.random.recovered == 0
 
 
+def test_impurity_is_what_lacks_the_attribute_that_a_feature_is_named_after():
+    x, has, directions = planted()
+    bank = bank_of(torch.cat([directions, normal(1, 4)]), 1.5)
+    bank.name("a", feature=0)
+    bank.name("b", feature=9)  # a random direction
+    bank.name("nothing of the kind", feature=1)
+    found = legibility(bank, x, (has, list("abcdefgh")))
+    assert sorted(found.impurity) == ["a", "b"]
+    assert found.impurity["a"] < 0.02
+    assert found.impurity["b"] == pytest.approx(found.lacking["b"], abs=0.1)
+    assert found.lacking["b"] == pytest.approx(0.9, abs=0.03)
+    members = x @ bank.weight[9].detach() > 1.5
+    assert found.impurity["b"] == pytest.approx((members & ~has[:, 1]).sum().item() / members.sum().item())
+    assert found.summary()["impurity"] == pytest.approx(sum(found.impurity.values()) / 2)
+    assert "named features: 46% of the objects that have one lack the attribute, and 89% of all objects do" in str(
+        found
+    )
+    unnamed = legibility(bank_of(directions, 1.5), x, (has, list("abcdefgh")))
+    assert unnamed.impurity == {}
+    assert "impurity" not in unnamed.summary()
+
+
+def test_a_named_feature_that_no_object_has_counts_for_nothing():
+    x, has, directions = planted()
+    bank = bank_of(directions, torch.tensor([1.5] * 7 + [99.0]))
+    bank.name("a", feature=0)
+    bank.name("h", feature=7)
+    found = legibility(bank, x, (has, list("abcdefgh")))
+    assert np.isnan(found.impurity["h"])
+    assert found.summary()["impurity"] == found.impurity["a"]
+
+
+def test_pixel_neighbours_are_alike_in_pictures_and_not_in_noise():
+    noise = torch.randn(50, 196, generator=torch.Generator().manual_seed(0))
+    assert abs(matching.pixel_neighbours(noise, (14, 14))) < 0.02
+    row = torch.arange(14.0)
+    assert matching.pixel_neighbours((row[:, None] + row).reshape(1, 196), (14, 14)) > 0.7
+    checks = ((torch.arange(14)[:, None] + torch.arange(14)) % 2).float().reshape(1, 196)
+    assert matching.pixel_neighbours(checks, (14, 14)) < -0.9
+    # By hand: of a 1 × 3 picture −1, 0, 1 the products are 0 and 0; of 1, 1, −2 they are 1 and −2, of a mean square 2.
+    assert matching.pixel_neighbours(torch.tensor([[1.0, 1.0, -2.0], [1.0, 1.0, -2.0]]).reshape(1, 6), (2, 3)) == (
+        pytest.approx((-0.5 + 2) / 2 / 2)
+    )
+
+
 def test_features_of_half_of_the_objects_cannot_match_rare_attributes():
     # The set of a half has an MCC of at most √(p / (1 − p)) with an attribute of share p.
     x, has, directions = planted(share=0.05)

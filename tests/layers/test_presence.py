@@ -96,6 +96,26 @@ def test_a_mixed_start_has_a_frame_cut_at_zero_in_its_second_part():
     assert "features from data" in str(decision(layer, x[0]))
 
 
+@pytest.mark.parametrize("options", [dict(whiten=0.5), dict(start="classes"), dict(whiten=0.1, start="classes")])
+def test_a_start_that_tells_inputs_apart_has_the_presence_asked_for(options):
+    layer, x = made(), inputs()
+    y = (x[:, 0] > x[:, 0].median()).long() * 7 + 3  # any whole numbers
+    init_from_data(layer, x, **options, classes=y if "start" in options else None)
+    torch.testing.assert_close(share(layer, x), torch.full((K,), 0.1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(layer.features.weight.norm(dim=-1), torch.ones(K))
+    assert layer(x).mean(0).std() < 1e-5
+    if "start" in options:
+        inside = [((layer.features(x) > 0).float()[y == c]).mean(0)[:2] for c in (3, 10)]
+        assert inside[0][0] > 0.15 > 0.05 > inside[1][0]
+        assert inside[1][1] > 0.15 > 0.05 > inside[0][1]
+
+
+def test_classes_start_a_part_of_a_mixed_bank():
+    layer, x = made(), inputs()
+    init_from_data(layer, x, start="classes", classes=torch.arange(len(x)) % 3, mixed=0.5)
+    assert layer.features.notes.framed == set(range(10, 20))
+
+
 def test_a_start_with_more_features_than_inputs():
     layer = made()
     init_from_data(layer, inputs(5))
@@ -109,6 +129,16 @@ def test_a_start_with_more_features_than_inputs():
         (dict(start="turned"), "start='turned' is for features without thresholds"),
         (dict(mixed=1.0), "mixed must be a number from 0 to below 1; got 1.0"),
         (dict(mixed=0.5, start="kept"), "mixed=0.5 is a part of start='k-means'"),
+        (dict(start="classes"), "start='classes' needs the class of each input: give classes=y"),
+        (
+            dict(start="classes", classes=[0, 1]),
+            r"classes must be a whole number for each input, \[\d+\]; got int64 \[2\]",
+        ),
+        (dict(start="classes", classes=[0.5]), r"classes must be a whole number .* got float32 \[1\]"),
+        (dict(start="classes", classes=torch.zeros(400, dtype=torch.int64)), "classes must be two or more"),
+        (dict(classes=torch.arange(400)), "with start='k-means' classes say how to whiten: give whiten=0.5"),
+        (dict(whiten=0.5, start="kept"), "whiten and classes are for start='k-means' and 'classes'; got start='kept'"),
+        (dict(whiten=0), "whiten must be a number above 0, up to 1; got 0"),
     ],
 )
 def test_wrong_starts_are_refused(options, told):

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetModel
 
-from similitude import TverskyProjection, convert, init_from_data
-from similitude.models.data_domain import DataDomain
+from similitude import convert, init_from_data
 from similitude.models.gpt2 import TverskyGPT2Config, TverskyGPT2LMHeadModel
 from similitude.models.resnet import TverskyResNetForImageClassification
 
@@ -60,6 +59,29 @@ def test_thresholds_and_names_survive_saving(hold, tmp_path):
     assert other.weight.grad.any()
 
 
+def test_a_held_head_can_have_a_bias_which_is_saved_and_resized(tmp_path, recwarn):
+    model = gpt2(hold=True, bias=True)
+    plain = gpt2(hold=True)
+    assert plain.lm_head.bias is None
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, plain(TOKENS).logits)  # it starts as zeros
+        model.lm_head.bias.copy_(torch.arange(51.0))
+        torch.testing.assert_close(model(TOKENS).logits, plain(TOKENS).logits + torch.arange(51.0))
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.lm_head.bias, torch.arange(51.0))
+    loaded.resize_token_embeddings(53)
+    assert loaded.lm_head.bias.tolist() == [*range(51), 25, 25]
+    assert loaded(TOKENS).logits.shape[-1] == 53
+    loaded.train()(TOKENS, labels=TOKENS).loss.backward()
+    assert loaded.lm_head.bias.grad.abs().max() > 0
+    loaded.resize_token_embeddings(50)
+    assert loaded.lm_head.bias.tolist() == [*range(50)]
+    assert not [w for w in recwarn if "has no bias" in str(w.message)]
+    with pytest.raises(ValueError, match="bias must be True or False; got 'yes'"):
+        gpt2(bias="yes")
+
+
 def test_a_checkpoint_without_thresholds_gets_some(tmp_path):
     old = gpt2(presence=0.5)
     old.save_pretrained(tmp_path)
@@ -92,11 +114,6 @@ def test_a_resnet_head_starts_from_what_reaches_it():
     has = (model.classifier.features(vectors) > 0).float().mean(0)
     torch.testing.assert_close(has, torch.full((10,), 0.25), atol=1e-6, rtol=0)
     assert model(IMAGES).logits.shape == (8, 3)
-
-
-def test_features_that_are_images_have_no_thresholds():
-    with pytest.raises(ValueError, match="make the head without presence="):
-        DataDomain(torch.nn.Flatten(), TverskyProjection(16, 3, 5, presence=0.1), (1, 4, 4))
 
 
 def test_converted_layers_take_thresholds():

@@ -43,7 +43,8 @@ def digits() -> demo.Digits:
 @pytest.fixture
 def few_digits(digits, monkeypatch):
     """The demo with every twentieth digit, so that it takes a moment."""
-    few = demo.Digits(*(part[::20] for part in (digits.train_x, digits.train_y, digits.test_x, digits.test_y)))
+    parts = ("train_x", "train_y", "test_x", "test_y")
+    few = replace(digits, **{part: getattr(digits, part)[::20] for part in parts})
     monkeypatch.setattr(demo, "load_digits", lambda seed: few)
     return few
 
@@ -126,11 +127,11 @@ def test_doctor_says_why_a_backend_cannot_run(monkeypatch, backend, code):
     assert f"  {backend}: no, it needs a CUDA device.\n" in result.stdout
 
 
-def test_demo_prints_both_accuracies_and_writes_the_picture(few_digits, tmp_path):
+def test_demo_prints_all_accuracies_and_writes_the_picture(few_digits, tmp_path):
     out = tmp_path / "digit.png"
     result = invoke("demo", "--out", str(out), "--epochs", "2", "--features", "32")
     assert result.exit_code == 0, result.output
-    for name in ("TverskyProjection", "nn.Linear"):
+    for name in ("TverskyProjection", "MLP", "nn.Linear"):
         row = next(line for line in result.stdout.splitlines() if line.startswith(f"│ {name}"))
         assert "%" in row
     assert "similarity" in result.stdout
@@ -198,6 +199,32 @@ def test_split_is_stratified_and_shares_no_digit(digits):
     assert digits.test_y.bincount().tolist() == [100] * 10
     every = torch.cat([digits.train_x, digits.test_x])
     assert len(every.unique(dim=0)) == len(every)
+
+
+@pytest.mark.parametrize("features", [8, 32, 256, 1000])
+def test_the_mlp_has_as_many_parameters_as_the_projection(few_digits, features):
+    config = demo.Config(num_features=features)
+    here, there = (demo.count_parameters(m) for m in (demo.tversky(few_digits, config), demo.mlp(config)))
+    assert abs(here - there) <= (784 + 1 + 10) / 2
+
+
+def test_a_prototype_is_drawn_from_its_features_alone(few_digits):
+    layer = demo.tversky(few_digits, demo.Config(num_features=20))
+    with torch.no_grad():
+        before = demo.drawn(layer)
+        away = torch.randn(10, 784)
+        basis = torch.linalg.qr(layer.features.weight.T).Q
+        layer.prototypes += 5 * (away - away @ basis @ basis.T)  # no feature measures this
+    torch.testing.assert_close(demo.drawn(layer), before, atol=1e-4, rtol=1e-3)
+    assert before.abs().amax(1).min() > 0
+
+
+def test_the_projection_starts_as_the_library_starts_it(digits):
+    layer = demo.tversky(digits, demo.Config(num_features=64))
+    torch.testing.assert_close((layer.features(digits.train_x) > 0).float().mean(0), torch.full((64,), 0.1))
+    assert digits.train_x.mean(0).abs().max() < 1e-4
+    pixels = digits.restored(digits.test_x)
+    assert (pixels.min().item(), pixels.max().item()) == pytest.approx((0, 1), abs=1e-5)
 
 
 def test_seed_decides_the_training(few_digits):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from similitude.reproduce.data import digits as idx_files
 from similitude.reproduce.data import find, hub
-from similitude.reproduce.data.digits import mnist
+from similitude.reproduce.data.digits import CLOTHING, fashion_mnist, mnist
 from similitude.reproduce.data.find import DataError
 from similitude.reproduce.data.photos import cub200, nabirds
 from similitude.reproduce.data.text import ptb
@@ -97,9 +98,41 @@ def test_data_is_looked_for_where_it_is_said_to_be(mnist_folder, monkeypatch):
         mnist()
 
 
-@pytest.mark.parametrize("load", [mnist, ptb, nabirds, cub200], ids=lambda f: f.__name__)
+def test_clothing_is_found_in_its_folder_or_where_debian_has_it(mnist_folder, monkeypatch):
+    folder = mnist_folder.rename(mnist_folder.parent / "fashion-mnist")
+    found = fashion_mnist(folder.parent, check=False)
+    assert is_the_mnist_of_the_fixture(found)
+    assert found.classes == CLOTHING
+    monkeypatch.setattr(idx_files, "PACKAGED", folder)
+    assert is_the_mnist_of_the_fixture(fashion_mnist(check=False))
+    monkeypatch.setenv("SIMILITUDE_DATA", str(mnist_folder.parent))
+    assert is_the_mnist_of_the_fixture(fashion_mnist(check=False))
+    monkeypatch.setattr(idx_files, "PACKAGED", folder / "none")
+    monkeypatch.delenv("SIMILITUDE_DATA")
+    with pytest.raises(
+        DataError, match=r"fashion-mnist was not found: get .* \(or, on Debian: apt install dataset-fash"
+    ):
+        fashion_mnist()
+
+
+def test_digits_are_not_taken_for_clothing(mnist_folder, monkeypatch):
+    # The files of both have the same names.
+    monkeypatch.setattr(find, "KNOWN", {**find.KNOWN, **mnist(mnist_folder, check=False).hashes})
+    mnist(mnist_folder)
+    with pytest.raises(DataError, match="is not the file that was published"):
+        fashion_mnist(mnist_folder)
+
+
+@published("fashion-mnist")
+def test_the_published_clothing_is_found():
+    found = fashion_mnist(REAL)
+    assert found.train_x.shape == (60_000, 28, 28)
+    assert found.test_y.bincount().tolist() == [1000] * 10
+
+
+@pytest.mark.parametrize("load", [mnist, fashion_mnist, ptb, nabirds, cub200], ids=lambda f: f.__name__)
 def test_missing_data_says_where_to_get_it_and_where_to_put_it(load, monkeypatch, tmp_path):
-    name = "cub-200-2011-112" if load is cub200 else load.__name__
+    name = "cub-200-2011-112" if load is cub200 else load.__name__.replace("_", "-")
     with pytest.raises(DataError, match=f"{name} was not found: get .* from https://.* into DIR/{name} and set SIMIL"):
         load()
     monkeypatch.setenv("SIMILITUDE_DATA", str(tmp_path))

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from similitude import TverskyProjection
 from similitude.interpret import legibility as measure_legibility
 from similitude.reproduce import legibility
-from similitude.reproduce.data import attributed
+from similitude.reproduce.data import attributed, made_up
 from similitude.reproduce.record import Record, RunError
 from similitude.reproduce.settings import changed
 
@@ -101,7 +102,12 @@ def test_every_layer_learns_its_made_up_data_and_reports_it(layer, tmp_path):
     assert set(result["legibility"][0]) >= {"layer", "k-means", "random", "shuffled", "ceiling", "presence", "deciding"}
     assert "stable" in result["legibility"][0]["layer"]
     assert len(result["attributes"][0]) > 15
+    assert len(result["neighbours"]) == config.seeds
+    with np.load(tmp_path / "run" / "images.npz") as images:
+        assert images["features"].shape == (min(legibility.PICTURES, 10 if layer == "linear" else 40), 14, 14)
+    assert ("impurity" in result["legibility"][0]) == (layer == "named")
     if layer == "named":
+        assert result["legibility"][0]["impurity"] < 0.6 * result["legibility"][0]["impurity by chance"]
         assert result["legibility"][0]["layer"]["recovered"] > result["legibility"][0]["k-means"]["recovered"] + 0.2
 
 
@@ -120,9 +126,11 @@ def test_layers_are_what_they_are_called():
     }
     assert moved["random"] == moved["k-means"] == 0
     assert moved["full-rate"] > 4 * moved["default"] > 0
-    assert min(moved[layer] for layer in ("let-go", "held", "mixed")) > 0
+    assert min(moved[layer] for layer in ("let-go", "held", "mixed", "rebuilt")) > 0
     share = {layer: (bank(DIGITS.train_x) > 0).float().mean(0) for layer, bank in banks.items()}
     assert (share["held"] - 0.1).abs().mean() < (share["let-go"] - 0.1).abs().mean()
+    rebuilt, slow = (layers[of].reconstruction(DIGITS.train_x).item() for of in ("rebuilt", "slow"))
+    assert rebuilt < slow
     assert len(banks["mixed"].notes.framed) == 32
     named = banks["named"]
     assert len(named.names) > 15
@@ -154,6 +162,15 @@ def test_with_a_rate_of_0_the_start_is_reported(tmp_path):
     result = legibility.run(config, Record(tmp_path / "run", "legibility", config, "cpu"), quiet)
     data = legibility.load(config)
     assert result["score"] == [legibility.measure(made(config, data), data)]
+
+
+def test_clothing_is_made_of_its_pictures_as_digits_are(monkeypatch):
+    monkeypatch.setattr(attributed, "fashion_mnist", lambda: made_up.synthetic_digits(120))
+    data = legibility.load(of(data="fashion", made_up=0, train=80, test=40))
+    assert (data.train_x.shape, data.test_x.shape, data.picture) == ((80, 196), (40, 196), (14, 14))
+    assert len(data.names) == 28
+    assert data.train_x.mean(0).abs().max() < 1e-5
+    assert data.has[:, data.names.index("trousers")].equal(data.test_y == 1)
 
 
 def test_the_score_of_words_is_the_perplexity_of_their_neighbours():
@@ -192,7 +209,8 @@ def test_tables_have_the_layer_beside_its_baselines():
         result = {"score": [90.0, 92.0], "legibility": [read, {**read, "deciding": 10.0}]}
         runs.append({"config": config, "result": result, "recipe": "paper", "row": f"layer={layer}"})
     runs[2]["row"] = "data=words layer=let-go"
-    first, second, third, _ = legibility.tables(runs)
+    runs[0]["result"] |= {"neighbours": [0.4, 0.5]}
+    first, second, pictures, third, _ = legibility.tables(runs)
     cells = list(zip(*(column.cells for column in first.columns), strict=True))
     assert cells == [
         ("linear", "91.00 ± 1.00", "0.40", "0.30", "0.20", "25", "10"),
@@ -201,13 +219,16 @@ def test_tables_have_the_layer_beside_its_baselines():
     assert next(zip(*(column.cells for column in second.columns), strict=True)) == (
         "linear", "0.50", "0.80", "0.70", "12", "0.1", "10",
     )  # fmt: skip
+    assert [list(column.cells) for column in pictures.columns] == [
+        ["linear", "let-go"], ["–", "0.45"], ["–", "–"], ["–", "–"], ["–", "–"],
+    ]  # fmt: skip
     assert third.columns[1].header == "perplexity"
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("data=birds", "one of digits, planted, words; got 'birds'"),
+        ("data=birds", "one of digits, fashion, planted, words; got 'birds'"),
         ("layer=letgo", "one of linear, mlp, default"),
         ("seeds=0", "1 or more"),
         ("presence=1", "between 0 and 1"),

