@@ -313,9 +313,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def thresholds_(self) -> np.ndarray:
-        bank = self.layer_.features
-        own = -bank.weight[:, -1] if bank.threshold is None else bank.threshold
-        return self.features_ @ self.scaler_.mean_ + fitting.array(own)
+        weight, threshold = self.layer_.features.cut()
+        return self.features_ @ self.scaler_.mean_ + fitting.array(-weight[:, -1] if threshold is None else threshold)
 
     alpha_ = property(lambda self: self.layer_.alpha.item())
     beta_ = property(lambda self: self.layer_.beta.item())
