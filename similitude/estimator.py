@@ -305,7 +305,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def prototypes_(self) -> np.ndarray:
-        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : self.n_features_in_])
+        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : self.scaler_.n_features_in_])
 
     @property
     def features_(self) -> np.ndarray:
@@ -328,7 +328,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X, y and weights, checked, without the rows of weight 0."""
         checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
-        return tabular.counted(*checked, sample_weight)
+        return tabular.counted(checked[0], checked[1], sample_weight)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fitted = {"start_": "random", "presence_": None, "pooling_": ClassPooling()} if "layer_" in state else {}
@@ -348,7 +348,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def _directions(self) -> np.ndarray:
         """The features, ``(features, columns)``, in standard deviations of the columns."""
-        return fitting.array(self.layer_.features.weight)[:, : self.n_features_in_]
+        return fitting.array(self.layer_.features.weight)[:, : self.scaler_.n_features_in_]
 
     def _batch(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Objects, targets and weights of mean 1, on the device."""

@@ -65,9 +65,10 @@ def made_up(rows: int) -> list[Sheet]:
     """Two small tables whose classes are apart, for a smoke run."""
     from sklearn.datasets import make_classification
 
+    make: Any = make_classification
     sizes = {"two classes": (2, 4), "three classes": (3, 6)}
     return [
-        Sheet(name, *make_classification(rows, D, n_informative=D - 1, n_redundant=0, n_classes=P, random_state=0))
+        Sheet(name, *make(rows, D, n_informative=D - 1, n_redundant=0, n_classes=P, random_state=0))
         for name, (P, D) in sizes.items()
     ]
 
