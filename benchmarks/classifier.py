@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ def ratio(rounds: int = 9, start: str = "random") -> float:
 
     from similitude.estimator import TverskyClassifier
 
-    X, y = load_digits(return_X_y=True)
-    X = X.astype("float32")
+    digits: Any = load_digits()
+    X, y = digits.data.astype("float32"), digits.target
     steps = EPOCHS * math.ceil(len(X) / BATCH)
     x, targets = torch.from_numpy((X - X.mean(0)) / (X.std(0) + 1e-9)), torch.from_numpy(y)
 
@@ -36,7 +37,8 @@ def ratio(rounds: int = 9, start: str = "random") -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        fit(1), plain(x, targets, 10)
+        fit(1)
+        plain(x, targets, 10)
         found = []
         for _ in range(rounds):
             once, twice = seconds(lambda: fit(EPOCHS)), seconds(lambda: fit(2 * EPOCHS))

@@ -305,7 +305,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def prototypes_(self) -> np.ndarray:
-        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : self.scaler_.n_features_in_])
+        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : len(self.scaler_.mean_)])
 
     @property
     def features_(self) -> np.ndarray:
@@ -348,7 +348,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def _directions(self) -> np.ndarray:
         """The features, ``(features, columns)``, in standard deviations of the columns."""
-        return fitting.array(self.layer_.features.weight)[:, : self.scaler_.n_features_in_]
+        return fitting.array(self.layer_.features.weight)[:, : len(self.scaler_.mean_)]
 
     def _batch(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Objects, targets and weights of mean 1, on the device."""
