@@ -32,13 +32,7 @@ FEWEST_STEPS, PASSES = 300, 20
 # Rows whose similarities are computed at once.
 AT_ONCE = 2**14
 # What a classifier pickled by version 0.1.0 was made with.
-BEFORE: dict[str, Any] = {
-    "start": "random",
-    "presence": 0.1,
-    "bank_rate": 1.0,
-    "prototypes_per_class": 1,
-    "pooling": "max",
-}
+BEFORE: dict[str, Any] = dict(start="random", presence=0.1, bank_rate=1.0, prototypes_per_class=1, pooling="max")
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
 # Steps after which partial_fit begins to slow down, by one over their root.
@@ -98,6 +92,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         loss_curve_: Loss of each step.
         n_iter_: Number of steps.
     """
+
+    n_features_in_: int
 
     def __init__(
         self,
@@ -305,7 +301,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def prototypes_(self) -> np.ndarray:
-        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : len(self.scaler_.mean_)])
+        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : self.n_features_in_])
 
     @property
     def features_(self) -> np.ndarray:
@@ -348,7 +344,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     def _directions(self) -> np.ndarray:
         """The features, ``(features, columns)``, in standard deviations of the columns."""
-        return fitting.array(self.layer_.features.weight)[:, : len(self.scaler_.mean_)]
+        return fitting.array(self.layer_.features.weight)[:, : self.n_features_in_]
 
     def _batch(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Objects, targets and weights of mean 1, on the device."""
