@@ -280,10 +280,8 @@ def legibility(
     of = bank.only(torch.tensor(list(called), dtype=torch.int64, device=vectors.device))
     impure = matching.impurity(of.measures(vectors), has[:, list(called.values())])
     pointing = fitted[fitted.any(-1)]
-    stable = None
-    if second is not None:
-        _, others, second_bank = _read(second, X, layer)
-        stable = matching.stability(bank, vectors, second_bank, others)
+    twin = None if second is None else _read(second, X, layer)
+    stable = None if twin is None else matching.stability(bank, vectors, twin[2], twin[1])
     dealt = has[torch.randperm(N, generator=torch.Generator().manual_seed(seed + 1)).to(has.device)]
     return Legibility(
         layer=read(bank, stable),
