@@ -1,12 +1,13 @@
-# make demo · make test · make bench · make lint; each sets up .venv first.
+# make demo · make explore · make test · make bench · make lint; each sets up .venv first.
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-all test-gpu bench lint clean
+.PHONY: help setup demo explore test test-all test-gpu bench lint clean
 
 help:
 	@echo "make demo      train a Tversky layer and its equals on digits, explain one, draw it (a minute)"
+	@echo "make explore   train the demo's layer and look at it in the browser (a minute)"
 	@echo "make test      the tests"
 	@echo "make test-all  the slow ones too"
 	@echo "make test-gpu  the tests that need a CUDA device, with the python of that machine"
@@ -24,6 +25,9 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/similitude demo
+
+explore: setup
+	$(BIN)/similitude explore demo
 
 # Each worker begins with a half of the files, and takes from the other when it is done.
 test: setup

@@ -38,8 +38,7 @@ class FeatureBank(nn.Module):
         hold: Whether thresholds follow the training data instead, so that each feature keeps its presence: True, until
             ``fix()`` is called, or the number of forward passes in training, in the last tenth of which they are fixed.
             It sharpens sets, and leaves objects of few dimensions without features.
-        device: Device of the weight.
-        dtype: Floating dtype of the weight.
+        device, dtype: Those of the weight; the dtype is a floating one.
 
     Example:
         >>> bank = FeatureBank(num_features=32, dim=8, presence=0.1)
@@ -222,6 +221,12 @@ class FeatureBank(nn.Module):
         except ValueError as error:
             errors.append(f"{prefix}about: {error}")
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # A running average of buffers, as AveragedModel makes it, leaves no text in bytes.
+        if self.about is not None and not self.about.is_meta:
+            destination[prefix + "about"] = self.notes.tensor().to(self.about.device)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Banks pickled by version 0.1.0 have none of these.
         super().__setstate__({"presence": None, "hold": False, "notes": Notes(), **state})
@@ -245,9 +250,7 @@ class FeatureBank(nn.Module):
 
 def bank_of(module: nn.Module) -> FeatureBank:
     """The bank itself, where a program has put a module around it, as PEFT does to adapt its weight."""
-    return (
-        module if isinstance(module, FeatureBank) else next(m for m in module.modules() if isinstance(m, FeatureBank))
-    )
+    return next(m for m in module.modules() if isinstance(m, FeatureBank))
 
 
 def cut(bank: nn.Module, seen: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -337,7 +340,8 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
         bank: The feature bank.
         new: How many features, with the bank's own starting values, or their vectors, ``[n, D]``.
         scale: Factor of the new vectors. A small one changes outputs little, and still lets gradients reach them. Their
-            thresholds, if the bank has any, start as those of a new bank.
+            thresholds, if the bank has any, start as those of a new bank: for objects around the origin. Data that lies
+            elsewhere may have new features always or never; set ``bank.threshold`` to what few of its objects exceed.
     """
     weight = plain_weight(bank)
     checks.check_scalar("scale", scale)
@@ -438,12 +442,8 @@ def _call(model: nn.Module, batch: object, through: Through | None, bank: Featur
         pair = (batch, batch) if isinstance(batch, Tensor) else batch
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise TypeError("a TverskySimilarity is pruned on tensors of objects, or on pairs (a, b) of them.")
-        model(
-            *(
-                side if through is None else through(side)
-                for side in (inputs_of(side, bank.weight.device) for side in pair)
-            )
-        )
+        sides = (inputs_of(side, bank.weight.device) for side in pair)
+        model(*(side if through is None else through(side) for side in sides))
         return
     x = inputs_of(batch, bank.weight.device)
     x = x if through is None else through(x)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from . import __version__, _starting
 from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
+from .reproduce.explored import explore
 
 if TYPE_CHECKING:
     import typer
@@ -42,7 +43,7 @@ def make_app() -> typer.Typer:
         rich_markup_mode="markdown",  # joins the lines of a docstring
     )
     app.callback()(common)
-    for command in (demo, reproduce, table, gallery, fields, doctor):
+    for command in (demo, reproduce, table, gallery, explore, fields, doctor):
         app.command()(command)
     return app
 

@@ -1,4 +1,4 @@
-"""Directions that data clusters around, by spherical k-means: where a feature bank can start."""
+"""Directions that data clusters around, or that tell classes apart: where a feature bank can start."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ AT_ONCE = 2**24
 FEW, FIRST = 8, 0.6
 # The mean cosine with the nearest direction has settled when a round raises it by less.
 SETTLED = 1e-4
+# Draws of groups of classes in a row that bring no new group, after which there are no more.
+IN_VAIN = 20
 
 
 @torch.no_grad()
@@ -69,6 +71,91 @@ def spherical_means(
             if ended:
                 break
     return means.to(x.dtype)
+
+
+@torch.no_grad()
+def whitened_means(
+    x: Tensor,
+    count: int,
+    shrink: float,
+    classes: Tensor | None = None,
+    seed: int | torch.Generator = 0,
+    progress: Callable[..., object] | None = None,
+) -> Tensor:
+    """Directions of length 1 that rows cluster around once all directions vary alike, ``[count, D]`` or fewer.
+
+    K-means of data follows the directions in which they vary most, which need not be those that tell objects apart.
+    Here rows lose their mean and are whitened first; a measure x · f is then one of the whitened rows.
+
+    Args:
+        x: Objects, ``[N, D]``.
+        count: How many directions; there are fewer if fewer objects differ from the mean.
+        shrink: How far the covariance goes to a multiple of the identity, above 0 and up to 1, where it is ignored.
+        classes: Class of each object, ``[N]``: rows are then whitened by their covariance within classes.
+        seed, progress: As in ``spherical_means``.
+    """
+    mean = x.mean(0)
+    within = x - (mean if classes is None else _means_of(x, classes)[classes])
+    turn = whitening(within, shrink)
+    rows = (x - mean) @ turn
+    rows = rows[rows.any(-1)]
+    if not len(rows):
+        return rows
+    return normalize(spherical_means(rows, min(count, len(rows)), seed=seed, progress=progress) @ turn, dim=-1)
+
+
+@torch.no_grad()
+def class_directions(x: Tensor, classes: Tensor, count: int, shrink: float, seed: int | torch.Generator = 0) -> Tensor:
+    """Directions of length 1 that tell classes, and groups of alike classes, from all others, ``[count, D]`` or fewer.
+
+    They are linear discriminants. Groups are those that k-means finds among the classes' means, drawn again with
+    other numbers of groups until there are enough; the classes' own directions come first.
+
+    Args:
+        x: Objects, ``[N, D]``.
+        classes: Class of each object, 0 to C − 1, ``[N]``.
+        count: How many directions; there are fewer if no other groups are found.
+        shrink: How far the covariance within classes goes to a multiple of the identity, above 0 and up to 1.
+        seed: A whole number, or a generator on the CPU.
+    """
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    means = _means_of(x, classes)
+    turn = whitening(x - means[classes], shrink)
+    means = (means - x.mean(0)) @ turn
+    means = means[means.any(-1)]
+    C = len(means)
+    found = dict.fromkeys((c,) for c in range(C))
+    in_vain = 0
+    while len(found) < count and in_vain < IN_VAIN and C > 3:
+        parts = int(torch.randint(2, C // 2 + 1, (), generator=generator))
+        nearest = _nearest(normalize(means, dim=-1), spherical_means(means, parts, seed=generator))[0]
+        groups = [tuple((nearest == k).nonzero()[:, 0].tolist()) for k in range(parts)]
+        before = len(found)
+        found.update(dict.fromkeys(group for group in groups if 1 < len(group) < C))
+        in_vain = 0 if len(found) > before else in_vain + 1
+    rows = [means[list(group)].mean(0) for group in list(found)[:count]]
+    return normalize(torch.stack(rows) @ turn, dim=-1) if rows else means.new_empty(0, x.shape[1])
+
+
+def whitening(rows: Tensor, shrink: float) -> Tensor:
+    """The symmetric matrix ``[D, D]`` that takes rows of mean 0 to equal variance in all directions.
+
+    Their covariance goes a part ``shrink`` of the way to the multiple of the identity that has its trace.
+    """
+    with without_autocast(rows.device.type):
+        variances, axes = torch.linalg.eigh(rows.mT @ rows / len(rows))
+        mean = variances.mean()
+        if not mean > 0:
+            return torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        variances = variances.clamp(min=0).lerp(mean, shrink)
+        return (axes / variances.sqrt()) @ axes.mT
+
+
+def _means_of(x: Tensor, classes: Tensor) -> Tensor:
+    """The mean object of each class, ``[C, D]``; zeros for a class without objects."""
+    counts = torch.bincount(classes)
+    sums = x.new_zeros(len(counts), x.shape[1]).index_add_(0, classes, x)
+    return sums / counts[:, None].clamp(min=1)
 
 
 def _directions(x: Tensor) -> Tensor:

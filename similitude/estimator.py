@@ -5,24 +5,23 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import fitting
-from .explain import Explanation
-from .form import Form, check_choice
+from . import fitting, tabular
+from .explain import Explanation, explain
 from .nn import TverskyProjection
+from .pooling import ClassPooling
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets, unique_labels
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.multiclass import unique_labels
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError("TverskyClassifier needs scikit-learn ≥ 1.6: pip install 'similitude[sklearn]'.") from error
 
@@ -32,12 +31,16 @@ if TYPE_CHECKING:
 FEWEST_STEPS, PASSES = 300, 20
 # Rows whose similarities are computed at once.
 AT_ONCE = 2**14
-# Constants start from the data here, and are steps of an optimiser of our own.
-PLAIN: dict[str, Any] = {"init": "unit", "parametrization": "plain"}
+# What a classifier pickled by version 0.1.0 was made with.
+BEFORE: dict[str, Any] = {
+    "start": "random",
+    "presence": 0.1,
+    "bank_rate": 1.0,
+    "prototypes_per_class": 1,
+    "pooling": "max",
+}
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
-# Values whose squares are still numbers.
-LARGEST = 1e150
 # Steps after which partial_fit begins to slow down, by one over their root.
 SLOWING = 10
 
@@ -52,6 +55,13 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         num_features: K, the number of features.
+        prototypes_per_class: Number of prototypes of each class, which start at the means of its clusters.
+        pooling: Similarity to a class of several prototypes: "max" is that to the most similar one, "logsumexp" counts
+            all.
+        start: Where features start: "random" directions, or directions that the rows cluster around, "k-means", each
+            with a threshold. Rows that are all equal have random ones.
+        presence: Fraction of the rows that has each feature at a start from k-means.
+        bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.
         difference: As TverskyProjection's.
         level: As TverskyProjection's.
@@ -74,12 +84,15 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The classes, in the order of prototypes.
-        prototypes_: ``(classes, columns)``, in the units of X.
+        start_: Where the features started, "k-means" or "random".
+        presence_: Fraction of the rows that had each feature at the start; None at a random one.
+        prototypes_: ``(classes × prototypes_per_class, columns)``, in the units of X; those of a class are neighbours.
         features_: ``(features, columns)``, in the units of X. The measures of X are ``X @ features_.T - thresholds_``.
         thresholds_: ``(features,)``.
         alpha_: α; ``beta_`` and ``theta_`` are β and θ.
-        bias_: A number added to the similarities to each class, ``(classes,)``.
+        bias_: A number added to the similarities to each prototype.
         layer_: The TverskyProjection.
+        pooling_: The ClassPooling behind it.
         gain_: Factor of the similarities; 1 in the contrast model.
         scaler_: The StandardScaler.
         loss_curve_: Loss of each step.
@@ -90,6 +103,11 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self,
         num_features: int = 128,
         *,
+        prototypes_per_class: int = 1,
+        pooling: str = "max",
+        start: str = "random",
+        presence: float = 0.1,
+        bank_rate: float = 1.0,
         intersection: str = "product",
         difference: str = "ignorematch",
         level: str = "feature",
@@ -108,6 +126,11 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         device: str = "cpu",
     ):
         self.num_features = num_features
+        self.prototypes_per_class = prototypes_per_class
+        self.pooling = pooling
+        self.start = start
+        self.presence = presence
+        self.bank_rate = bank_rate
         self.intersection = intersection
         self.difference = difference
         self.level = level
@@ -134,17 +157,18 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             y: Their classes, ``(n,)``.
             sample_weight: Weight of each row, ``(n,)``, 0 or more.
         """
-        self._check_settings()
+        tabular.check_settings(self)
         X, y, weights = self._rows(X, y, sample_weight, reset=True)
         classes, targets = np.unique(y, return_inverse=True)
         if len(X) <= self.batch_size:
-            X, targets, weights = fitting.merged(X, targets, weights)
+            X, targets, weights = tabular.merged(X, targets, weights)
         random = check_random_state(self.random_state)
         rows, held = np.full(len(X), True), None
         if self.early_stopping:
-            rows = ~fitting.held_out(X, targets, self.validation_fraction, random)
+            rows = ~tabular.held_out(X, targets, self.validation_fraction, random)
         self.classes_, self.scaler_, self._random = classes, StandardScaler(), random
-        fitting.measure(self.scaler_, X[rows], weights[rows])
+        tabular.measure(self.scaler_, X[rows], weights[rows])
+        self._choose_start(X[rows])
         batch = self._batch(X[rows], targets[rows], weights[rows])
         if self.early_stopping:
             held = self._batch(X[~rows], targets[~rows], weights[~rows])
@@ -167,7 +191,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             classes: All the classes; the first call needs them.
             sample_weight: Weight of each row, ``(n,)``, 0 or more.
         """
-        self._check_settings()
+        tabular.check_settings(self)
         first = not hasattr(self, "layer_")
         if first and classes is None:
             raise ValueError("the first call of partial_fit must name all the classes: partial_fit(X, y, classes=...).")
@@ -182,7 +206,9 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must be of the classes {self.classes_}; got {unknown[0]!r}.")
         if not first:
             X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
-        fitting.measure(self.scaler_, X, weights)
+        tabular.measure(self.scaler_, X, weights)
+        if first:
+            self._choose_start(X)
         batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
         with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             if first:
@@ -191,7 +217,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def objects(self, X: Any) -> Tensor:
-        """Rows as ``layer_`` takes them: standardised, with a 1 in a last column; ``[n, columns + 1]``."""
+        """Rows as ``layer_`` takes them: standardised and, after a random start, with a 1 in a last column."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return self._objects(rows).to(self.layer_.prototypes.dtype)
@@ -199,12 +225,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     @torch.no_grad()
     def _similarities(self, X, take: Callable[[Tensor], Tensor] = lambda similarities: similarities) -> Tensor:
         """What ``take`` returns of the similarities, part by part of the rows."""
-        fitting.check_device(self.device)
+        tabular.check_device(self.device)
         objects, device = self.objects(X), torch.device(self.device)
         layer, found = self.layer_ if device.type == "cpu" else copy.deepcopy(self.layer_).to(device), []
         with fitting.threads(min(len(objects), AT_ONCE) * layer.features.weight.numel()):
-            for (part,) in fitting.parts(len(self.classes_), objects, most=AT_ONCE):
-                similarities = self.gain_ * layer(part.to(device)).cpu()
+            for (part,) in fitting.parts(len(layer.prototypes), objects, most=AT_ONCE):
+                similarities = self.pooling_(self.gain_ * layer(part.to(device)).cpu())
                 if not similarities.isfinite().all():
                     raise ValueError("similarities of rows so far from the mean overflow: scale X.")
                 found.append(take(similarities))
@@ -254,9 +280,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             if not len(matches):
                 raise ValueError(f"label must be one of the classes {self.classes_}; got {label!r}.")
             prototype = int(matches[0])
-        names = self._named_features() if feature_names is None else feature_names
+        names, columns = feature_names, getattr(self, "feature_names_in_", None)
+        if names is None and columns is not None and not self.layer_.features.names:
+            names = tabular.by_columns(self._directions(), columns)
         classes = [str(c) for c in self.classes_]
-        found = [self.layer_.explain(x, prototype, top, names, classes) for x in self.objects(X)]
+        model = nn.Sequential(self.layer_, self.pooling_)
+        found = [explain(model, x, prototype, top, names, classes) for x in self.objects(X)]
         return found[0] if one else found
 
     def usage(self, X: Any) -> Usage:
@@ -276,71 +305,51 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def prototypes_(self) -> np.ndarray:
-        return self.scaler_.inverse_transform(_array(self.layer_.prototypes)[:, :-1])
+        return self.scaler_.inverse_transform(fitting.array(self.layer_.prototypes)[:, : self.n_features_in_])
 
     @property
     def features_(self) -> np.ndarray:
-        return _array(self.layer_.features.weight)[:, :-1] / self.scaler_.scale_
+        return self._directions() / self.scaler_.scale_
 
     @property
     def thresholds_(self) -> np.ndarray:
-        return self.features_ @ self.scaler_.mean_ - _array(self.layer_.features.weight)[:, -1]
+        bank = self.layer_.features
+        own = -bank.weight[:, -1] if bank.threshold is None else bank.threshold
+        return self.features_ @ self.scaler_.mean_ + fitting.array(own)
 
-    @property
-    def alpha_(self) -> float:
-        return self.layer_.alpha.item()
-
-    @property
-    def beta_(self) -> float:
-        return self.layer_.beta.item()
-
-    @property
-    def theta_(self) -> float:
-        return self.layer_.theta.item()
+    alpha_ = property(lambda self: self.layer_.alpha.item())
+    beta_ = property(lambda self: self.layer_.beta.item())
+    theta_ = property(lambda self: self.layer_.theta.item())
 
     @property
     def bias_(self) -> np.ndarray:
         assert self.layer_.bias is not None
-        return _array(self.layer_.bias)
-
-    def _check_settings(self) -> None:
-        Form.of(self.intersection, self.difference, self.level, self.model)
-        fitting.check_device(self.device)
-        for name in ("num_features", "batch_size", "n_iter_no_change", "max_iter"):
-            value = getattr(self, name)
-            if name == "max_iter" and isinstance(value, str):
-                check_choice(name, value, ("auto",))
-            elif not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
-        ranges: dict[str, tuple[str, Callable]] = {
-            "learning_rate": ("above 0", lambda v: v > 0),
-            "weight_decay": ("of 0 or more", lambda v: v >= 0),
-            "label_smoothing": ("from 0 to 1", lambda v: 0 <= v <= 1),
-            "validation_fraction": ("between 0 and 1", lambda v: 0 < v < 1),
-        }
-        for name, (words, holds) in ranges.items():
-            value: Any = getattr(self, name)
-            # NaN holds nowhere; a whole number may be beyond any float.
-            if not isinstance(value, Real) or isinstance(value, bool) or not (holds(value) and value <= LARGEST):
-                raise ValueError(f"{name} must be a number {words}; got {value!r}.")
+        return fitting.array(self.layer_.bias)
 
     def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X, y and weights, checked, without the rows of weight 0."""
         checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
-        X, y = checked
-        check_classification_targets(y)
-        if (largest := float(abs(X).max())) > LARGEST:
-            raise ValueError(f"X must be within ±{LARGEST:g}, so that it has a variance; got {largest:.3g}: scale it.")
-        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
-        if not weights.any():
-            raise ValueError("sample weights must not all be zero.")
-        fitting.check_weights(weights)
-        counted = weights > 0
-        return X[counted], y[counted], weights[counted]
+        return tabular.counted(*checked, sample_weight)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fitted = {"start_": "random", "presence_": None, "pooling_": ClassPooling()} if "layer_" in state else {}
+        super().__setstate__({**BEFORE, **fitted, **state})
+
+    def _choose_start(self, X: np.ndarray) -> None:
+        """``start_``; rows that are all equal cluster nowhere."""
+        self.start_: str = self.start if (X[0] != X).any() else "random"
+        if self.verbose:
+            presence = f" and a presence of {self.presence:g}" if self.start_ == "k-means" else ""
+            print(f"starts from {self.start_} directions{presence}")
 
     def _objects(self, X: np.ndarray) -> Tensor:
         z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))
-        return nn.functional.pad(z, (0, 1), value=1.0)
+        # Without thresholds the weight of a constant takes their place.
+        return nn.functional.pad(z, (0, 1), value=1.0) if self.start_ == "random" else z
+
+    def _directions(self) -> np.ndarray:
+        """The features, ``(features, columns)``, in standard deviations of the columns."""
+        return fitting.array(self.layer_.features.weight)[:, : self.n_features_in_]
 
     def _batch(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Objects, targets and weights of mean 1, on the device."""
@@ -350,40 +359,49 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         return x, y, w
 
     def _start(self, x: Tensor, targets: Tensor, weights: Tensor) -> None:
-        """``layer_`` and ``gain_`` with their starting values."""
-        P, K, D = len(self.classes_), int(self.num_features), x.shape[1]
-        options = {n: getattr(self, n) for n in ("intersection", "difference", "level", "model", "normalize")}
-        # An α or β that falls below 0 brings the ratio model's denominator to 0.
-        learnable = self.model == "contrast"
-        # Its own starting values are overwritten, and should not advance torch's generator.
+        """``layer_``, ``pooling_`` and ``gain_`` with their starting values."""
+        K, D, each = int(self.num_features), x.shape[1], int(self.prototypes_per_class)
+        clustered = self.start_ == "k-means"
+        options: dict[str, Any] = {
+            # Constants start from the data here, and are steps of an optimiser of our own.
+            "init": "unit",
+            "parametrization": "plain",
+            "presence": float(self.presence) if clustered else None,
+            # An α or β that falls below 0 brings the ratio model's denominator to 0.
+            "learnable": self.model == "contrast",
+            **{n: getattr(self, n) for n in ("intersection", "difference", "level", "model", "normalize")},
+        }
+        # Starting values should not advance torch's generator.
         with torch.random.fork_rng(devices=[]):
             layer = TverskyProjection(
-                D, P, K, bias=True, learnable=learnable, device=x.device, dtype=x.dtype, **options, **PLAIN
+                D, len(self.classes_) * each, K, bias=True, device=x.device, dtype=x.dtype, **options
             )
-        directions = torch.from_numpy(self._random.standard_normal((K, D))).to(x)
-        self.gain_ = fitting.start(layer, directions, x, targets, weights)
+            self.gain_ = fitting.start(layer, each, x, targets, weights, self._random)
         self._moments, self.n_iter_ = {}, 0
+        self.presence_: float | None = options["presence"]
         self.layer_: TverskyProjection = layer
+        self.pooling_ = ClassPooling(each, self.pooling)
         self.loss_curve_: list[float] = []
 
     def _train(self, batch: tuple, steps: int, held: tuple | None, annealed: bool) -> None:
         """Makes ``steps`` of AdamW, over shuffled rows again and again."""
         layer = self.layer_.to(batch[0].device)
-        optimizer, left = self._optimizer(), []
+        # In the contrast model decay only softens the similarities; it would push the ratio model towards 0/0.
+        decay = self.weight_decay if layer.model == "contrast" else 0.0
+        optimizer, left = fitting.optimizer_of(layer, self.bank_rate, decay, self._moments), []
         stop = fitting.EarlyStopping(layer, self.n_iter_no_change)
         every = max(1, steps // LOOKS)
         for step in range(steps):
             share = (1 + math.cos(math.pi * step / steps)) / 2 if annealed else (1 + self.n_iter_ / SLOWING) ** -0.5
-            optimizer.param_groups[0]["lr"] = self.learning_rate * share
-            left = left or fitting.shuffled(self._random, len(batch[0]), self.batch_size)
-            loss = self._step(optimizer, batch, left.pop())
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate * group["rate"] * share
+            left = left or fitting.shuffled(self._random, batch, self.batch_size)
+            loss = self._step(optimizer, *left.pop())
             if (step + 1) % every and step + 1 < steps:
                 continue
             told = f"step {step + 1} of {steps}  loss {loss:.4f}"
             if held is not None:
-                with torch.no_grad():
-                    losses = [self._loss(*part) for part in fitting.parts(len(self.classes_), *held)]
-                found = torch.stack(losses).sum().item() / len(held[0])
+                found = self._held_loss(*held)
                 told += f"  validation loss {found:.4f}"
                 stop.look(found)
             if self.verbose:
@@ -398,53 +416,36 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         state = optimizer.state_dict()["state"]
         self._moments = {i: {name: t.cpu() for name, t in of.items()} for i, of in state.items()}
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        """AdamW with the moments of the last call."""
-        layer = self.layer_
-        # In the contrast model decay only softens the similarities; it would push the ratio model towards 0/0.
-        decay = self.weight_decay if layer.model == "contrast" else 0.0
-        optimizer = torch.optim.AdamW(layer.parameters(), lr=self.learning_rate, weight_decay=decay, fused=True)
-        # After the layer is pruned or grown the moments have another size, which a fused AdamW does not notice.
-        shapes = [p.shape for p in layer.parameters()]
-        moments = self._moments if [m["exp_avg"].shape for m in self._moments.values()] == shapes else {}
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        return optimizer
-
-    def _step(self, optimizer: torch.optim.Optimizer, batch: tuple, rows: np.ndarray) -> float:
-        """The loss on these rows of the batch, before the step of the optimiser on it."""
-        index = torch.from_numpy(rows).to(batch[0].device)
+    def _step(self, optimizer: torch.optim.Optimizer, x: Tensor, targets: Tensor, weights: Tensor) -> float:
+        """The loss on these rows, before the step of the optimiser on it."""
         optimizer.zero_grad()
-        loss = self._loss(*(t[index] for t in batch)) / len(index)
-        if not loss.isfinite():
+        similarities = self._classes(x)
+        loss, gradient = fitting.loss_of(similarities, targets, weights, self.label_smoothing)
+        told = loss.item() / len(x)
+        if not math.isfinite(told):
             self._diverged("give no finite loss in")
-        loss.backward()
+        similarities.backward(gradient.div_(len(x)))
         optimizer.step()
-        with torch.no_grad():
-            # Prototypes are objects, and carry the constant that all objects carry.
-            self.layer_.prototypes[:, -1] = 1
-        self.loss_curve_.append(loss.item())
+        if self.start_ == "random":
+            with torch.no_grad():
+                # Prototypes are objects, and carry the constant that all objects carry.
+                self.layer_.prototypes[:, -1] = 1
+        self.loss_curve_.append(told)
         self.n_iter_ += 1
-        return self.loss_curve_[-1]
+        return told
 
-    def _loss(self, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        return fitting.loss_of(self.gain_ * self.layer_(x), targets, weights, self.label_smoothing)
+    @torch.no_grad()
+    def _held_loss(self, x: Tensor, targets: Tensor, weights: Tensor) -> float:
+        """Mean loss of the rows that are held out."""
+        parts = fitting.parts(len(self.layer_.prototypes), x, targets, weights)
+        losses = [fitting.loss_of(self._classes(x), y, w, self.label_smoothing)[0] for x, y, w in parts]
+        return torch.stack(losses).sum().item() / len(x)
+
+    def _classes(self, x: Tensor) -> Tensor:
+        """Similarities of objects to the classes."""
+        similarities = self.layer_(x)
+        return self.pooling_(similarities if self.gain_ == 1 else self.gain_ * similarities)
 
     def _diverged(self, how: str) -> NoReturn:
         lower = f"learning_rate than {self.learning_rate:g} or weight_decay than {self.weight_decay:g}"
         raise ValueError(f"the parameters {how} step {self.n_iter_ + 1}; try a lower {lower}, or scale X.")
-
-    def _named_features(self) -> list[str] | None:
-        """Each feature's number and the two columns that weigh most in it, by deviation, with their signs."""
-        columns = getattr(self, "feature_names_in_", None)
-        if columns is None:
-            return None
-        weight = _array(self.layer_.features.weight)[:, :-1]
-        strongest = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :2]
-        return [
-            f"{k}: " + " ".join(f"{'+' if weight[k, d] > 0 else '−'}{columns[d]}" for d in row)
-            for k, row in enumerate(strongest)
-        ]
-
-
-def _array(x: Tensor) -> np.ndarray:
-    return x.detach().cpu().numpy().copy()

@@ -16,10 +16,13 @@ from torch import Tensor
 from ._text import as_html, columns
 from .checks import check_vectors
 from .ops.modes import wide
-from .reach import class_names, comparison, evaluating, one, projection, seen
+from .pooling import ClassPooling
+from .reach import class_names, comparison, evaluating, one, pooling, projection, seen
 from .shares import (
     Names,
     by_origin,
+    check_explained,
+    check_top,
     counted,
     framed,
     index_of,
@@ -50,7 +53,7 @@ class Explanation:
 
     Attributes:
         prototype: index of the prototype.
-        similarity: the layer's output, the sum of the three kinds of shares over all features and of the bias.
+        similarity: the output, the sum of the three kinds of shares over all features, of the bias and of ``others``.
         bias: the layer's bias for the prototype, 0 without one.
         common: θ·Ψ of each shared feature, ``[K]``.
         input_only: −α times what only the input has, ``[K]``.
@@ -61,6 +64,7 @@ class Explanation:
         feature_names: names of all K features, or of some by their index, or None.
         prototype_name: name of the prototype, or None.
         framed: which features are of the usual start in a bank that is partly from data, ``[K]`` of bool, or None.
+        others: what the class's other prototypes add, behind a ClassPooling by logsumexp; else 0.
     """
 
     prototype: int
@@ -75,6 +79,7 @@ class Explanation:
     feature_names: Names | None = None
     prototype_name: str | None = None
     framed: Tensor | None = None
+    others: float = 0.0
 
     def parts(self) -> list[tuple[str, Tensor]]:
         """The three kinds of shares by name, ``[K]`` each."""
@@ -95,8 +100,7 @@ class Explanation:
             heading = f"{name}, {counted(part)}"
             rows += rows_of(heading, part.sum().item(), part, measured, self.top, self.feature_names)
         rows += by_origin(self.shares(), self.framed, 2)
-        if self.bias:
-            rows.append(["bias", "", "", f"{self.bias:+.4f}"])
+        rows += [[name, "", "", f"{value:+.4f}"] for name, value in self._constants()]
         return f"{self._title()}  similarity {self.similarity:+.4f}\n{columns(rows)}"
 
     __repr__ = __str__
@@ -119,10 +123,14 @@ class Explanation:
                     f"<div style='{style}'></div>",
                 )
                 rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        if self.bias:
-            rows.append(head.format("bias", self.bias))
+        rows += [head.format(*constant) for constant in self._constants()]
         caption = f"<caption>{escape(self._title())}, similarity {self.similarity:+.4f}</caption>"
         return f"<table>{caption}{''.join(rows)}</table>"
+
+    def _constants(self) -> list[tuple[str, float]]:
+        """What no feature adds, by name."""
+        constants = (("bias", self.bias), ("other prototypes", self.others))
+        return [(name, value) for name, value in constants if value]
 
     def _title(self) -> str:
         return f"input against prototype {self.prototype_name or self.prototype}"
@@ -141,46 +149,53 @@ def explain(
 ) -> Explanation:
     """Shares of all features in the similarity of one input to one prototype.
 
+    Behind a ClassPooling that is the prototype of the class that is most like the input.
+
     Args:
         model: what has a TverskyProjection with ``level="feature"`` and ``model="contrast"``: as in ``Universe.of``.
         x: one input of the model; of a layer, ``[D]``.
-        prototype: index of the prototype, or its name among ``prototype_names``; by default the most similar one.
+        prototype: index of the prototype, or behind a ClassPooling of the class, or its name among ``prototype_names``;
+            by default the most similar one.
         top: how many features of each kind are printed.
         feature_names: names of all K features.
-        prototype_names: names of all P prototypes; by default a classifier's classes.
+        prototype_names: names of all P prototypes, or classes; by default a classifier's.
         layer: name of the layer where the model has several.
     """
     return _explanation(*_given(model, x, layer, prototype_names), prototype, top, feature_names)
 
 
-def _given(model: Any, x: Any, layer: str | None, names: Sequence[str] | None) -> tuple[Any, Tensor, Any]:
-    """The model's projection, the vector that reaches it for x, and names of its prototypes."""
-    return projection(model, layer), one(model, x, layer), class_names(model) if names is None else names
+def _given(model: Any, x: Any, layer: str | None, names: Sequence[str] | None) -> tuple[Any, ClassPooling, Tensor, Any]:
+    """The model's projection, what pools its prototypes, the vector that reaches it for x, and names of the classes."""
+    names = class_names(model) if names is None else names
+    return projection(model, layer), pooling(model), one(model, x, layer), names
 
 
 def _explanation(
     layer: TverskyProjection,
+    pool: ClassPooling,
     x: Tensor,
-    prototype_names: Sequence[str] | None,
+    names: Sequence[str] | None,
     prototype: int | str | None,
     top: int,
     feature_names: Sequence[str] | None,
 ) -> Explanation:
-    _check_arguments(layer, top, feature_names)
+    check_explained(layer, top, feature_names)
     _check_one("x", x, layer)
-    P = layer.out_features
-    if prototype_names is not None and len(prototype_names) != P:
-        raise ValueError(f"prototype_names must have {P} names; got {len(prototype_names)}.")
     with evaluating(layer):  # a held presence follows inputs of training alone
-        output = layer(x)
-    chosen = int(output.argmax()) if prototype is None else index_of(prototype, prototype_names)
-    if not 0 <= chosen < P:
-        raise ValueError(f"prototype must be from 0 to {P - 1}; got {prototype}.")
-    a, b = measures(layer, x), measures(layer, layer.prototypes[chosen].to(wide(x.dtype)), of_prototypes=True)
-    bias = 0.0 if layer.bias is None else layer.bias[chosen].item()
-    name = None if prototype_names is None else str(prototype_names[chosen])
-    shares, names = shares_of(layer, a, b), names_of(layer, feature_names)
-    return Explanation(chosen, output[chosen].item(), bias, *shares, a, b, top, names, name, framed(layer))
+        similarities = layer(x)
+    output = pool(similarities)
+    if names is not None and len(names) != len(output):
+        raise ValueError(f"prototype_names must have {len(output)} names; got {len(names)}.")
+    chosen = int(output.argmax()) if prototype is None else index_of(prototype, names)
+    if not 0 <= chosen < len(output):
+        raise ValueError(f"prototype must be from 0 to {len(output) - 1}; got {prototype}.")
+    p = int(pool.winners(similarities)[chosen])
+    a, b = measures(layer, x), measures(layer, layer.prototypes[p].to(wide(x.dtype)), of_prototypes=True)
+    bias = 0.0 if layer.bias is None else layer.bias[p].item()
+    name = None if names is None else pool.name(p, str(names[chosen]))
+    others = (output[chosen] - similarities[p]).item()
+    shares, named = shares_of(layer, a, b), names_of(layer, feature_names)
+    return Explanation(p, output[chosen].item(), bias, *shares, a, b, top, named, name, framed(layer), others)
 
 
 @dataclass(frozen=True)
@@ -248,7 +263,7 @@ def pair(
         layer: name of the layer where the model has several.
     """
     found = comparison(model, layer)
-    _check_arguments(found, top, feature_names)
+    check_explained(found, top, feature_names)
     a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
     _check_one("a", a, found)
     _check_one("b", b, found)
@@ -265,12 +280,13 @@ class Decision:
     Attributes:
         chosen: index of the class decided for.
         other: index of the class decided against.
-        difference: the layer's output for ``chosen`` minus that for ``other``: the sum of ``shares`` and ``bias``.
+        difference: the output for ``chosen`` minus that for ``other``: the sum of ``shares``, ``bias`` and ``others``.
         bias: the difference of the two biases.
         shares: what each feature adds to the difference, ``[K]``.
         for_chosen: explanation of the similarity to ``chosen``.
         for_other: explanation of the similarity to ``other``.
         top: how many features are printed.
+        others: the difference of what the classes' other prototypes add.
     """
 
     chosen: int
@@ -281,6 +297,7 @@ class Decision:
     for_chosen: Explanation
     for_other: Explanation
     top: int
+    others: float = 0.0
 
     def strongest(self) -> list[int]:
         """Up to ``top`` features with the largest shares by absolute value."""
@@ -294,8 +311,8 @@ class Decision:
         heading = f"{chosen} over {other}, by feature"
         rows = rows_of(heading, self.difference, self.shares, measured, self.top, mine.feature_names)
         rows += by_origin(self.shares, mine.framed, 3)
-        if self.bias:
-            rows.append(["  bias", "", "", "", f"{self.bias:+.4f}"])
+        constants = (("bias", self.bias), ("other prototypes", self.others))
+        rows += [[f"  {name}", "", "", "", f"{value:+.4f}"] for name, value in constants if value]
         return columns(rows)
 
     __repr__ = __str__
@@ -327,20 +344,20 @@ def decision(
         prototype_names: names of all P classes; by default a classifier's.
         layer: name of the layer where the model has several.
     """
-    found, x, names = _given(model, x, layer, prototype_names)
-    if found.out_features < 2:
+    found, pool, x, names = _given(model, x, layer, prototype_names)
+    if found.out_features < 2 * pool.prototypes_per_class:
         raise ValueError("a layer with one prototype has no runner-up.")
     chosen, other = (None if p is None else index_of(p, names) for p in (chosen, other))
     _check_one("x", x, found)
     with evaluating(found):
-        order = found(x).argsort(descending=True, stable=True).tolist()
+        order = pool(found(x)).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
     second = next(p for p in order if p != first) if other is None else other
     if first == second:
         raise ValueError(f"chosen and other must be two classes; got {first} twice.")
-    mine, theirs = (_explanation(found, x, names, p, top, feature_names) for p in (first, second))
-    difference, bias = mine.similarity - theirs.similarity, mine.bias - theirs.bias
-    return Decision(first, second, difference, bias, mine.shares() - theirs.shares(), mine, theirs, top)
+    mine, theirs = (_explanation(found, pool, x, names, p, top, feature_names) for p in (first, second))
+    difference, bias, others = (getattr(mine, n) - getattr(theirs, n) for n in ("similarity", "bias", "others"))
+    return Decision(first, second, difference, bias, mine.shares() - theirs.shares(), mine, theirs, top, others)
 
 
 @dataclass(frozen=True)
@@ -401,7 +418,7 @@ def venn(model: Any, a: Any, b: Any, vectors: Any, top: int = 9, *, layer: str |
         layer: name of the layer where the model has several.
     """
     found = comparison(model, layer)
-    _check_top(top)
+    check_top(top)
     a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
     _check_one("a", a, found)
     _check_one("b", b, found)
@@ -427,20 +444,3 @@ def _check_one(name: str, x: object, layer: Layer) -> None:
         hint = f": explain one at a time, {name}[0]" if isinstance(x, Tensor) and x.dim() > 1 else ""
         raise ValueError(f"{name} must be one object, a tensor of shape {[layer.features.dim]}; got {given}{hint}.")
     check_vectors(name, x)
-
-
-def _check_top(top: object) -> None:
-    if not isinstance(top, int) or top < 1:
-        raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
-
-
-def _check_arguments(layer: Layer, top: object, feature_names: Sequence[str] | None) -> None:
-    if (layer.level, layer.model) != ("feature", "contrast"):
-        raise ValueError(
-            "only level='feature' with model='contrast' is a sum over features that can be explained exactly; "
-            f"this layer has level={layer.level!r}, model={layer.model!r}."
-        )
-    K = layer.features.num_features
-    if feature_names is not None and len(feature_names) != K:
-        raise ValueError(f"feature_names must have {K} names; got {len(feature_names)}.")
-    _check_top(top)

@@ -1,4 +1,4 @@
-"""What TverskyClassifier fits with: starting values from the data, rows held out, the loss, and when to stop."""
+"""What TverskyClassifier fits with: starting values from the data, batches, the loss, and when to stop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .initialize import init_from_data
 from .nn import TverskyProjection
 
 # Numbers in a table of rows by classes, or by features, that is in memory at once.
 AT_ONCE = 2**24
 # Products in a batch from which on threads are worth their start.
 WORTH_THREADS = 2**24
+# Deviation of a prototype without rows from another one of its class, in standard deviations of the columns.
+APART = 0.1
 
 
 def parts(width: int, *tensors: Tensor, most: int | None = None) -> Iterator[tuple[Tensor, ...]]:
@@ -27,74 +30,92 @@ def parts(width: int, *tensors: Tensor, most: int | None = None) -> Iterator[tup
     return zip(*(tensor.split(min(rows, most or rows)) for tensor in tensors), strict=True)
 
 
-def check_device(device: object) -> None:
-    try:
-        torch.empty(0, device=device)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"device={device!r} cannot be used here ({why}); use device='cpu'.") from None
-
-
-def check_weights(weights: np.ndarray) -> None:
-    """Raises if sums of the weights would overflow, or small ones lose their digits."""
-    most = 10.0 ** (np.finfo(weights.dtype).maxexp // 7)
-    for wrong in weights[(weights > most) | ((weights > 0) & (weights < 1 / most))][:1]:
-        expected = f"0, or from {1 / most:g} to {most:g}"
-        raise ValueError(f"sample weights must be {expected}; got {wrong:g}: divide them by their mean.")
-
-
-def merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows in an order of their own, equal ones as one with the sum of their weights.
-
-    A row twice and a weight of 2 then give the same sums, to the last bit: many steps make much of little.
-    """
-    rows, number = np.unique(np.column_stack([targets, X]), axis=0, return_inverse=True)
-    sums = np.bincount(number.ravel(), weights).astype(weights.dtype)
-    return rows[:, 1:].astype(X.dtype), rows[:, 0].astype(targets.dtype), sums
-
-
-def measure(scaler: Any, X: np.ndarray, weights: np.ndarray) -> None:
-    """Adds rows to the means and variances of the columns."""
-    with np.errstate(over="ignore", invalid="ignore"):  # told below
-        scaler.partial_fit(X, sample_weight=weights)
-    if not all(np.isfinite(found).all() for found in (scaler.mean_, scaler.var_)):
-        raise ValueError(f"X times its sample weights has no variance; got {abs(X).max():.3g} in X: scale it.")
-
-
-def shuffled(random: np.random.RandomState, N: int, size: int) -> list[np.ndarray]:
+def shuffled(random: np.random.RandomState, batch: tuple[Tensor, ...], size: int) -> list[tuple[Tensor, ...]]:
     """All rows in random order, in batches of one size: else a last one of few rows would weigh as a whole one."""
-    return np.array_split(random.permutation(N), math.ceil(N / size))
+    order = torch.from_numpy(random.permutation(len(batch[0]))).to(batch[0].device)
+    # Rows are gathered once, and batches are views of them.
+    pieces = (t[order].tensor_split(math.ceil(len(order) / size)) for t in batch)
+    return list(zip(*pieces, strict=True))
 
 
 @torch.no_grad()
-def start(layer: TverskyProjection, directions: Tensor, x: Tensor, targets: Tensor, weights: Tensor) -> float:
+def start(
+    layer: TverskyProjection,
+    each: int,
+    x: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    random: np.random.RandomState,
+) -> float:
     """The gain of the similarities, after the layer has got its starting values.
 
     Args:
-        layer: A prototype for each class.
-        directions: Of the features, ``[K, D]``.
-        x: Objects, ``[N, D]``, with a 1 in the last column.
+        layer: With thresholds its bank starts from k-means of the rows, whatever their weights, else at random.
+        each: Number of prototypes of each class.
+        x: Objects, ``[N, D]``, with a 1 in the last column if the layer has no thresholds.
         targets: Their classes, ``[N]``.
         weights: Their weights, ``[N]``.
+        random: Draws directions, or where k-means begins.
     """
-    P, width = len(layer.prototypes), max(layer.prototypes.shape[0], len(directions))
-    layer.features.weight.copy_(nn.functional.normalize(directions, dim=-1))
-    total, count = torch.zeros_like(layer.prototypes), x.new_zeros(P)
-    for rows, own, weight in parts(width, x, targets, weights):
-        belongs = nn.functional.one_hot(own, P).to(x) * weight[:, None]  # [n, P]
-        total += belongs.T @ rows
-        count += belongs.sum(0)
-    layer.prototypes.copy_(total / count.clamp(min=torch.finfo(x.dtype).tiny)[:, None])
-    layer.prototypes[:, -1] = 1
+    K, D = layer.features.weight.shape
+    width = max(len(layer.prototypes), K)
+    if layer.features.threshold is None:
+        directions = torch.from_numpy(random.standard_normal((K, D))).to(x)
+        layer.features.weight.copy_(nn.functional.normalize(directions, dim=-1))
+    _place_prototypes(layer, each, x, targets, weights, random)
+    if layer.features.threshold is None:
+        layer.prototypes[:, -1] = 1
+    else:
+        torch.manual_seed(random.randint(2**31))
+        layer.init = "calibrated"  # to the rows, and to no others before
+        init_from_data(layer, x, start="k-means")
+    assert layer.bias is not None
+    layer.bias.zero_()
     spread = _spread(layer, x, weights)
     # θ scales the contrast model along with α and β, and is not in the ratio model.
     if layer.model == "contrast":
         for constant in (layer.alpha, layer.beta, layer.theta):
             constant.div_(spread)
     means = sum(weight @ layer(rows) for rows, weight in parts(width, x, weights)) / weights.sum()
-    assert layer.bias is not None
     layer.bias.copy_(means.mean() - means)
     return 1.0 if layer.model == "contrast" else 1 / spread
+
+
+def _place_prototypes(
+    layer: TverskyProjection, each: int, x: Tensor, targets: Tensor, weights: Tensor, random: np.random.RandomState
+) -> None:
+    """Prototypes at the means of their classes; several of a class at the means of its clusters."""
+    classes = len(layer.prototypes) // each
+    if each > 1:
+        targets = _clusters(classes, each, x, targets, weights, random)
+    P = len(layer.prototypes)
+    total, count = torch.zeros_like(layer.prototypes), x.new_zeros(P)
+    for rows, own, weight in parts(max(P, len(layer.features.weight)), x, targets, weights):
+        belongs = nn.functional.one_hot(own, P).to(x) * weight[:, None]  # [n, P]
+        total += belongs.T @ rows
+        count += belongs.sum(0)
+    layer.prototypes.copy_(total / count.clamp(min=torch.finfo(x.dtype).tiny)[:, None])
+    for p in (count == 0).nonzero()[:, 0].tolist() if each > 1 else ():
+        # Equal prototypes would stay equal; this one starts near the class's first.
+        near = torch.from_numpy(random.standard_normal(x.shape[1])).to(x)
+        layer.prototypes[p] = layer.prototypes[p - p % each] + APART * near
+
+
+def _clusters(
+    classes: int, each: int, x: Tensor, targets: Tensor, weights: Tensor, random: np.random.RandomState
+) -> Tensor:
+    """The cluster of each row among those of all classes, ``[N]``: a class has as many as it has rows, and ``each``."""
+    from sklearn.cluster import KMeans
+
+    found = targets * each
+    for c in range(classes):
+        own = (targets == c).nonzero()[:, 0]
+        n = min(each, len(x[own].unique(dim=0))) if len(own) else 0
+        if n > 1:
+            means = KMeans(n, n_init=1, random_state=random)
+            means.fit(x[own].cpu().numpy(), sample_weight=weights[own].cpu().numpy())
+            found[own] += torch.from_numpy(means.labels_).to(found)
+    return found
 
 
 def _spread(layer: TverskyProjection, x: Tensor, weights: Tensor) -> float:
@@ -107,33 +128,35 @@ def _spread(layer: TverskyProjection, x: Tensor, weights: Tensor) -> float:
     return spread if spread > 1e-6 else 1.0
 
 
-def loss_of(similarities: Tensor, targets: Tensor, weights: Tensor, smoothing: float) -> Tensor:
-    """Sum of the rows' cross-entropies by their weights."""
-    return weights @ nn.functional.cross_entropy(similarities, targets, reduction="none", label_smoothing=smoothing)
+def optimizer_of(
+    layer: TverskyProjection, bank_rate: float, weight_decay: float, moments: dict[int, Any]
+) -> torch.optim.Optimizer:
+    """AdamW with the moments of the last call; the learning rate of a group is its ``rate`` times that of a step."""
+    bank = list(layer.features.parameters())
+    others = [p for name, p in layer.named_parameters() if not name.startswith("features.")]
+    groups = [{"params": others, "rate": 1.0}, {"params": bank, "rate": float(bank_rate)}]
+    if bank_rate == 1:
+        groups = [{"params": others + bank, "rate": 1.0}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+    # After the layer is pruned or grown the moments have another size, which a fused AdamW does not notice.
+    if [m["exp_avg"].shape for m in moments.values()] != [p.shape for p in others + bank]:
+        moments = {}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    return optimizer
 
 
-def held_out(X: np.ndarray, targets: np.ndarray, share: float, random: np.random.RandomState) -> np.ndarray:
-    """Which rows are held out: a share of those that differ, of each class if it has enough. Each class keeps a row.
+@torch.no_grad()
+def loss_of(similarities: Tensor, targets: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sum of the rows' cross-entropies by their weights, and its gradient ``[n, classes]``.
 
-    Equal rows stay together, so that a row twice and a weight of 2 give the same split.
+    Equivalent to: ``weights @ cross_entropy(similarities, targets, reduction="none", label_smoothing=smoothing)``,
+    without its graph, which costs much beside a small layer.
     """
-    from sklearn.model_selection import train_test_split
-
-    rows, number = np.unique(np.column_stack([targets, X]), axis=0, return_inverse=True)
-    classes, counts = rows[:, 0], np.bincount(rows[:, 0].astype(int))
-    n = math.ceil(share * len(rows))
-    if counts.min() > 1 and len(counts) <= n <= len(rows) - len(counts):
-        _, chosen = train_test_split(np.arange(len(rows)), test_size=share, stratify=classes, random_state=random)
-    else:
-        order = random.permutation(len(rows))
-        first = np.unique(classes[order], return_index=True)[1]
-        chosen = np.delete(order, first)[:n]
-    if not len(chosen):
-        raise ValueError(
-            f"early_stopping holds rows out, so that a class must have two that differ; got n_samples={len(X)} "
-            f"of {len(counts)} classes: use early_stopping=False."
-        )
-    return np.isin(number.ravel(), chosen)
+    logs = similarities.log_softmax(-1)
+    spread = smoothing / logs.shape[-1]
+    wanted = torch.full_like(logs, spread).scatter_(-1, targets[:, None], 1 - smoothing + spread)
+    by_row = weights[:, None]
+    return -(logs * wanted).mul_(by_row).sum(), (logs.exp() - wanted).mul_(by_row)
 
 
 class EarlyStopping:
@@ -187,3 +210,7 @@ def or_unchanged(fit: Callable) -> Callable:
             raise
 
     return whole
+
+
+def array(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy().copy()

@@ -26,7 +26,7 @@ from .form import INTERSECTIONS as INTERSECTIONS
 from .form import LEVELS as LEVELS
 from .form import MODELS as MODELS
 from .form import Form, check_choice
-from .ops import pairwise, reference, vectors
+from .ops import pairs, pairwise, reference, vectors
 from .ops.cross_entropy import REDUCTIONS
 from .ops.leak import leaking
 from .ops.modes import autocasts, wide, without_autocast
@@ -85,20 +85,18 @@ def tversky_similarity(
         raise RuntimeError("backend='triton' is for all pairs, by tversky_projection or .pairwise; use backend='auto'.")
     dtype = check_alike(a=a, b=b, features=features)
     with without_autocast(a.device.type):
-        A, B = _paired_measures(a, b, features, normalize, dtype, threshold)
-        constants = scalars(A, alpha, beta, theta)
-        leaks = (*constants, form.intersection, form.difference, form.leak)
+        a, b, features, threshold = _paired(a, b, features, dtype, threshold)
+        constants = scalars(a, alpha, beta, theta)
+        if pairs.in_blocks(a, b, len(features)):
+            return pairs.similarity(a, b, features, threshold, constants, form).to(dtype)
+        A, B = (vectors.measures(x, features, normalize, threshold) for x in (a, b))
 
         def law(A: Tensor, B: Tensor) -> Tensor:
-            S = reference.similarity(A, B, *constants, *form[:4])
-            if not leak:
-                return S
-            A, B = (t.expand(*S.shape, -1).unsqueeze(-2) for t in (A, B))
-            return leaking(S[..., None, None], A, B, *leaks)[..., 0, 0]
+            return pairs.law(A, B, constants, form)
 
         def fast(A: Tensor, B: Tensor) -> Tensor:
             S = pairwise.similarity(A, B, *constants, form)
-            return leaking(S, A, B, *leaks) if leak else S
+            return leaking(S, A, B, *constants, form.intersection, form.difference, form.leak) if leak else S
 
         return (law(A, B) if backend == "reference" else _broadcast(A, B, law, fast)).to(dtype)
 
@@ -143,8 +141,11 @@ def tversky_projection(
     if backend == "triton":
         check_triton(prototypes)
     with without_autocast(x.device.type):
-        out = vectors.project(x, prototypes, features, scalars(x, alpha, beta, theta), form, dtype, threshold)
-    return out.reshape(*x.shape[:-1], prototypes.shape[0]) if prototypes.dim() == 2 else out
+        constants = scalars(x, alpha, beta, theta, axes=True)
+        out = vectors.project(x, prototypes, features, constants, form, dtype, threshold)
+    if prototypes.dim() != 2 or x.dim() == 2:
+        return out
+    return out.reshape(*x.shape[:-1], prototypes.shape[0])
 
 
 def tversky_cross_entropy(
@@ -287,16 +288,18 @@ def _part(
     """A part of S(a, b) of pairs that broadcast, from their measures."""
     dtype = check_alike(a=a, b=b, features=features)
     with without_autocast(a.device.type):
-        A, B = _paired_measures(a, b, features, form.normalize, dtype, threshold)
+        a, b, features, threshold = _paired(a, b, features, dtype, threshold)
+        A, B = (vectors.measures(x, features, form.normalize, threshold) for x in (a, b))
         return _broadcast(A, B, law, fast).to(dtype)
 
 
-def scalars(like: Tensor, *values: Scalar) -> Scalars:
-    """α, β, θ checked, as numbers or tensors without axes in the dtype that sums are made in."""
+def scalars(like: Tensor, *values: Scalar, axes: bool = False) -> Scalars:
+    """α, β, θ checked, as numbers or tensors in the dtype that sums are made in, without axes unless asked for."""
     dtype, device, out = wide(like.dtype), like.device, []
     for name, value in zip(("alpha", "beta", "theta"), values, strict=True):
         if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
-            out.append(value.reshape(()).to(device, dtype))
+            value = value if axes or not value.dim() else value.reshape(())
+            out.append(value.to(device, dtype))
             continue
         check_scalar(name, value)
         out.append(float(value))  # pyright: ignore[reportArgumentType]
@@ -304,9 +307,10 @@ def scalars(like: Tensor, *values: Scalar) -> Scalars:
     return alpha, beta, theta
 
 
-def _paired_measures(
-    a: Tensor, b: Tensor, features: Tensor, normalize: bool, dtype: torch.dtype, threshold: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _paired(
+    a: Tensor, b: Tensor, features: Tensor, dtype: torch.dtype, threshold: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Vectors that broadcast, and thresholds, as measures are made of them."""
     check_width("a", a, features)
     check_width("b", b, features)
     try:
@@ -317,8 +321,7 @@ def _paired_measures(
             "For all pairs use tversky_projection or TverskySimilarity.pairwise."
         ) from None
     a, b, features = vectors.widened(dtype, a, b, features)
-    threshold = _cut(threshold, features, dtype)
-    return vectors.measures(a, features, normalize, threshold), vectors.measures(b, features, normalize, threshold)
+    return a, b, features, _cut(threshold, features, dtype)
 
 
 def _cut(threshold: Tensor | None, features: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checks
-from .clusters import spherical_means
+from .clusters import class_directions, spherical_means, whitened_means
 from .form import Form, check_choice
 from .names import plain_weight
 from .ops import pairwise, vectors
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from .nn import TverskyProjection
 
 INITS = ("calibrated", "unit", "uniform", "normal", "orthogonal")
-STARTS = ("k-means", "turned", "kept")
+STARTS = ("k-means", "classes", "turned", "kept")
+FROM_DATA = ("k-means", "classes")
+# How far a start from classes shrinks their covariance, found by trial on a frozen ResNet's vectors.
+SHRINK = 0.5
 PAPER = (0.5, 0.5, 1.0)
 # Standard deviation of outputs for inputs of unit variance: above nn.Linear's 0.58, so that it is 0.5 behind a ReLU,
 # where nn.Linear has 0.41. Two prototypes need more, since their common part moves both outputs alike; with a single
@@ -223,6 +226,8 @@ def init_from_data(
     mixed: float = 0.0,
     progress: Callable[..., object] | None = None,
     *,
+    whiten: float | None = None,
+    classes: Tensor | None = None,
     layer: str | None = None,
 ) -> None:
     """Starts a layer from its inputs: the bank, its thresholds, α, β, θ and, with thresholds, the bias.
@@ -230,7 +235,10 @@ def init_from_data(
     α, β, θ are set so that outputs have mean 0 and standard deviation ``spread``. How the bank starts:
 
     - ``"k-means"``: directions that the inputs cluster around, of length 1, each with a threshold that ``presence`` of
-      the inputs exceed. Features then mean something from the start, and training lets them go on.
+      the inputs exceed. Features then mean something from the start, and training lets them go on. With ``whiten`` they
+      are found where no direction varies more than another, which costs a head on frozen vectors less accuracy.
+    - ``"classes"``: directions that tell the classes, and groups of alike classes, from all others, with thresholds as
+      for k-means; if there are not as many, whitened k-means gives the rest. It needs ``classes``.
     - ``"turned"``: each feature is turned along the inputs' mean until ``share`` of them has it; its length stays.
       Inputs behind a ReLU need this most: they lie on one side, so some features would be present always and others
       never.
@@ -248,6 +256,9 @@ def init_from_data(
         mixed: Fraction of the bank that keeps the usual start instead of k-means: opposite directions, cut at 0, which
             bring a head on frozen vectors nearer to a linear one. ``explain`` counts them apart.
         progress: Called after each round of k-means; see ``clusters.spherical_means``.
+        whiten: Whitens the inputs for k-means: how far their covariance goes to a multiple of the identity, above 0 and
+            up to 1, such as 0.5.
+        classes: Class of each input, whole numbers ``[N]``; covariances are then those within classes.
         layer: Name of the layer, where the model has several.
     """
     if hasattr(model, "start_from_data"):  # a DataDomain network, whose layer is made of encoded images
@@ -264,6 +275,7 @@ def init_from_data(
     if start is None:
         start = "turned" if bank.threshold is None else "k-means"
     _check_start(start, mixed, bank)
+    labels = _check_classes(start, whiten, classes, x)
     objects = x.detach().reshape(-1, x.shape[-1]).to(bank.weight.device, wide(bank.weight.dtype))
     if len(objects) < 2:
         raise ValueError(f"x must have 2 inputs or more to start from; got {len(objects)}.")
@@ -276,9 +288,14 @@ def init_from_data(
     compared = nn.functional.normalize(objects, dim=-1) if chosen.normalize else objects
     _check_inputs(compared, bank)
     framed = round(mixed * bank.num_features)
-    if start == "k-means":
+    if start in FROM_DATA:
         own = bank.num_features - framed
-        bank.weight[:own].copy_(_directions(compared, own, progress))
+        if whiten is None and labels is None:
+            found = _directions(compared, own, progress)
+        else:
+            shrink = SHRINK if whiten is None else whiten
+            found = _told_apart(compared, own, progress, shrink, labels, start == "classes")
+        bank.weight[:own].copy_(found)
         frame_(bank.weight[own:])
     if bank.threshold is not None:
         bank.start_thresholds(compared, framed)
@@ -308,25 +325,68 @@ def _check_start(start: str, mixed: float, bank: FeatureBank) -> None:
     check_choice("start", start, STARTS)
     if not isinstance(mixed, int | float) or not 0 <= mixed < 1:
         raise ValueError(f"mixed must be a number from 0 to below 1; got {mixed!r}.")
-    if start == "k-means" and bank.threshold is None:
-        raise ValueError("start='k-means' needs thresholds: make the layer with presence=0.1, or use start='turned'.")
+    if start in FROM_DATA and bank.threshold is None:
+        raise ValueError(f"start={start!r} needs thresholds: make the layer with presence=0.1, or use start='turned'.")
     if start == "turned" and bank.threshold is not None:
         raise ValueError("start='turned' is for features without thresholds; use 'k-means' or 'kept' with presence=.")
-    if start == "k-means" and (bank.notes.names or bank.notes.fixed):
-        raise ValueError("start='k-means' would replace the features that have names; start first, and then name.")
-    if mixed and start != "k-means":
+    if start in FROM_DATA and (bank.notes.names or bank.notes.fixed):
+        raise ValueError(f"start={start!r} would replace the features that have names; start first, and then name.")
+    if mixed and start not in FROM_DATA:
         raise ValueError(f"mixed={mixed} is a part of start='k-means'; got start={start!r}.")
+
+
+def _check_classes(start: str, whiten: float | None, classes: Any, x: Tensor) -> Tensor | None:
+    """The class of each row as 0 to C − 1, or None, if whiten and classes suit the start."""
+    if whiten is not None:
+        checks.check_share("whiten", whiten)
+    if (whiten is not None or classes is not None) and start not in FROM_DATA:
+        raise ValueError(f"whiten and classes are for start='k-means' and 'classes'; got start={start!r}.")
+    if classes is None:
+        if start == "classes":
+            raise ValueError("start='classes' needs the class of each input: give classes=y.")
+        return None
+    if start == "k-means" and whiten is None:
+        raise ValueError("with start='k-means' classes say how to whiten: give whiten=0.5 too, or start='classes'.")
+    given = torch.as_tensor(classes, device=x.device)
+    if given.shape != x.shape[:-1] or given.is_floating_point() or given.is_complex():
+        got = f"{str(given.dtype).removeprefix('torch.')} {list(given.shape)}"
+        raise ValueError(f"classes must be a whole number for each input, {list(x.shape[:-1])}; got {got}.")
+    labels = given.reshape(-1).unique(return_inverse=True)[1]
+    if not labels.numel() or labels.max() < 1:
+        raise ValueError("classes must be two or more, to tell apart; all inputs are of one class.")
+    return labels
 
 
 def _directions(x: Tensor, count: int, progress: Callable[..., object] | None) -> Tensor:
     """Directions of length 1 that the rows cluster around; beyond the number of rows, random ones."""
     rows = x[x.any(-1)]
     clustered = min(count, len(rows))
-    random = nn.functional.normalize(torch.randn(count - clustered, x.shape[1], device="cpu", dtype=x.dtype), dim=-1)
+    random = _random_directions(x, count - clustered)
     if not clustered:
-        return random.to(x)
-    seed = int(torch.randint(2**31, (), device="cpu"))
-    return torch.cat([spherical_means(rows, clustered, seed=seed, progress=progress), random.to(x)])
+        return random
+    return torch.cat([spherical_means(rows, clustered, seed=_drawn_seed(), progress=progress), random])
+
+
+def _told_apart(
+    x: Tensor, count: int, progress: Callable[..., object] | None, shrink: float, classes: Tensor | None, groups: bool
+) -> Tensor:
+    """Directions of length 1 by whitened k-means, after those of classes if ``groups``; then random ones."""
+    seed, found = _drawn_seed(), x[:0]
+    if groups and classes is not None:
+        found = class_directions(x, classes, count, shrink, seed)
+    more = min(count - len(found), len(x))
+    if more:
+        found = torch.cat([found, whitened_means(x, more, shrink, classes, seed, progress)])
+    return torch.cat([found, _random_directions(x, count - len(found))])
+
+
+def _random_directions(like: Tensor, count: int) -> Tensor:
+    drawn = torch.randn(count, like.shape[1], device="cpu", dtype=like.dtype)
+    return nn.functional.normalize(drawn, dim=-1).to(like)
+
+
+def _drawn_seed() -> int:
+    return int(torch.randint(2**31, (), device="cpu"))
 
 
 def _turn_(bank: Tensor, x: Tensor, share: float) -> None:

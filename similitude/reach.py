@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .batches import batches, inputs_of
 from .checks import check_vectors, check_width
 from .contrast import Contrast
+from .pooling import ClassPooling
 
 if TYPE_CHECKING:
     from .nn import TverskyProjection, TverskySimilarity
@@ -129,6 +130,14 @@ def class_names(model: Any) -> list[str] | None:
     """Names of a fitted classifier's classes."""
     classes = getattr(model, "classes_", None)
     return None if classes is None else list(map(str, classes))
+
+
+def pooling(model: Any) -> ClassPooling:
+    """The model's ClassPooling; without one, or with several, one in which each prototype is a class."""
+    if not isinstance(model, nn.Module):
+        return _fitted(model).pooling_
+    found = [m for m in model.modules() if isinstance(m, ClassPooling)]
+    return found[0] if len(found) == 1 else ClassPooling()
 
 
 @contextmanager

@@ -117,3 +117,20 @@ def index_of(prototype: int | str, names: Sequence[str] | None) -> int:
         known = f" or one of {', '.join(map(str, names[:10]))}" if names is not None else ""
         raise TypeError(f"prototype must be the index of one, a whole number{known}; got {prototype!r}.")
     return prototype
+
+
+def check_top(top: object) -> None:
+    if not isinstance(top, int) or top < 1:
+        raise ValueError(f"top must be a whole number of 1 or more; got {top!r}.")
+
+
+def check_explained(layer: Layer, top: object, feature_names: Sequence[str] | None) -> None:
+    if (layer.level, layer.model) != ("feature", "contrast"):
+        raise ValueError(
+            "only level='feature' with model='contrast' is a sum over features that can be explained exactly; "
+            f"this layer has level={layer.level!r}, model={layer.model!r}."
+        )
+    K = layer.features.num_features
+    if feature_names is not None and len(feature_names) != K:
+        raise ValueError(f"feature_names must have {K} names; got {len(feature_names)}.")
+    check_top(top)

@@ -273,6 +273,8 @@ def legibility(
         return read(one, matching.stability(one, vectors, again, vectors))
 
     fitted = vectors if train is None else _read(model, train, layer)[1]
+    if not len(fitted):
+        raise ValueError("train must be one input or more; got none: leave train out, and baselines are fitted to X.")
     feature_names = dict(getattr(model if found is None else found.features, "names", {}))
     called = {k: names.index(name) for k, name in feature_names.items() if name in names}
     of = bank.only(torch.tensor(list(called), dtype=torch.int64, device=vectors.device))

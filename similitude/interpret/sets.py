@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from ..form import check_choice
 from ..nn import FeatureBank
 from ..ops.modes import wide
 from ..reach import class_names, projection, seen, seen_by_any
+from . import bits
 from .expression import evaluate, quote
 from .reading import NOTE, of_length, reading_bank
 
@@ -90,6 +92,7 @@ class Universe:
             i, name = next((i, name) for i, name in enumerate(self.names) if self._index[name] != i)
             raise ValueError(f"names must be distinct; {name!r} stands at {self._index[name]} and at {i}.")
         self._marks = [mark for mark in WORD_STARTS if any(name.startswith(mark) for name in self.names)]
+        self._packed: tuple[list[Any], np.ndarray, np.ndarray] | None = None
 
     @classmethod
     def of(
@@ -215,6 +218,21 @@ class Universe:
         if self.threshold is None or not (self.cut or isinstance(of, Tensor)):
             return found
         return found - self.threshold
+
+    def _sets(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sets of all objects as bits ``[N, W]``, and their sizes ``[N]``; made once for vectors and features."""
+        of = [t for t in (self.vectors, self.features, self.threshold) if t is not None]
+        state = bits.marks(of)
+        if self._packed is None or self._packed[0] != state:
+            cut = self.threshold if self.threshold is not None and self.cut else 0.0
+            blocks = self.vectors.split(max(1, AT_ONCE // max(1, len(self.features))))
+            rows = [bits.packed(block @ self.features.T > cut) for block in blocks]
+            found = np.concatenate(rows)
+            self._packed = state, found, bits.shared(found, ~np.zeros_like(found[0]))
+        return self._packed[1:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": None}
 
     def __getitem__(self, of: Object) -> FeatureSet:
         """The set of an object: {f_k : x · f_k > t_k}."""
@@ -400,8 +418,8 @@ class FeatureSet:
     ) -> list[tuple[str, float]]:
         """The objects whose own sets X are most like this set F, with their likeness, from 0 to 1.
 
-        The likeness is Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|). It takes
-        longer than ``rank``, since it reads every feature of every object.
+        The likeness is Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|). The first call
+        computes every feature of every object, and the universe keeps them as N·K bits; later calls take milliseconds.
 
         Args:
             top: how many objects are listed.
@@ -409,14 +427,10 @@ class FeatureSet:
             beta: weight of the features that only this set has.
             named: whether objects that the set is made from are listed too.
         """
-        u, likeness = self.universe, []
-        cut = u.threshold if u.threshold is not None and u.cut else 0.0
-        for block in u.vectors.split(max(1, AT_ONCE // max(1, len(self.mask)))):
-            has = block @ u.features.T > cut
-            both, size = has[:, self.mask].sum(-1), has.sum(-1)
-            parts = both + alpha * (size - both) + beta * (len(self) - both)
-            likeness.append(torch.where(both > 0, both / parts, 0.0))
-        return self._listed(torch.cat(likeness), top, named)
+        rows, sizes = self.universe._sets()
+        both, size = torch.from_numpy(bits.shared(rows, bits.packed(self.mask))), torch.from_numpy(sizes)
+        parts = both + alpha * (size - both) + beta * (len(self) - both)
+        return self._listed(torch.where(both > 0, both / parts, 0.0), top, named)
 
     def _listed(self, scores: Tensor, top: int, named: bool) -> list[tuple[str, float]]:
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:

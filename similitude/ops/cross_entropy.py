@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..form import Form
-from . import pairwise
+from . import pairwise, separable
 from .modes import eager, has_kernels, wide, widest, without_autocast
 from .reference import Scalar
 from .separable import add_product_, least_quotient
@@ -21,6 +21,8 @@ from .separable import add_product_, least_quotient
 REDUCTIONS = ("mean", "sum", "none")
 # Logits in a chunk: few beside all of them, and enough to keep a GPU busy.
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
+# Numbers in a part of it that is gone through element by element: they stay in a core's cache.
+PART = {"cpu": 2**17, "cuda": 2**25}
 
 
 class Loss(NamedTuple):
@@ -153,6 +155,8 @@ def _walk(
         from .triton.pooled import Chunks
 
         chunks = Chunks(b, scalars, form[:4], wanted)
+    elif (form.level == "set" and form.intersection != "product") or form.intersection == "mean":
+        chunks = SharedSums(b, scalars, form, wanted)
     else:
         chunks = Graphs(b, scalars, form, code, wanted)
     losses = a.new_empty(len(rows), dtype=wide(a.dtype))
@@ -231,6 +235,58 @@ class Graphs:
     def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Gradients of b and of α, β, θ."""
         return self.totals[0], self.totals[1:]
+
+
+class SharedSums:
+    """The same for what follows from the sums over shared features: u = A Jᵀ and v = I Bᵀ, four products for a chunk.
+
+    I and J are the signs of A and B. What is made of u, v and the saliences is differentiated by autograd in parts.
+    """
+
+    def __init__(self, b: Tensor, scalars: Sequence[Tensor], form: Form, wanted: Sequence[bool]):
+        self.b, self.scalars, self.form, self.wanted = b.detach(), [s.detach() for s in scalars], form, wanted
+        self.salience = separable.salience(self.b)
+        dtype = wide(b.dtype)
+        self.to_b = torch.zeros_like(self.b, dtype=dtype) if wanted[1] else None
+        self.to_salience = torch.zeros_like(self.salience)
+        pairs = zip(scalars, wanted[2:5], strict=True)
+        self.to_scalars: list[Tensor | None] = [torch.zeros_like(s) if w else None for s, w in pairs]
+
+    def compare(self, a: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+        has_a, salience = a.sign(), separable.salience(a)
+        u, v = _product(a, self.b.mT.sign()), _product(has_a, self.b.mT)
+        out = torch.empty_like(u)
+        parts = list(zip(*map(_parts, (out, u, v)), salience.split(len(_parts(u)[0]) if len(u) else 1)))
+        for S, *sums in parts:
+            S.copy_(self._similarity(*sums, self.salience, *self.scalars))
+
+        def pull(slope: Tensor, _) -> Tensor | None:
+            to_salience = torch.zeros_like(salience)
+            for (_S, *sums), g, part in zip(parts, _parts(slope), to_salience.split(len(parts[0][0]))):
+                leaves = [x.detach().requires_grad_() for x in (*sums, self.salience, *self.scalars)]
+                with torch.enable_grad():
+                    S = self._similarity(*leaves)
+                found = torch.autograd.grad(S, leaves, g, allow_unused=True)
+                places = (*sums[:2], part, self.to_salience, *self.to_scalars)
+                for place, gradient, add in zip(places, found, (False, False, True, True, True, True, True)):
+                    if place is not None:
+                        gradient = torch.zeros_like(place) if gradient is None else gradient
+                        place.add_(gradient) if add else place.copy_(gradient)
+            if self.to_b is not None:
+                add_product_(self.to_b, v.mT, has_a)
+            return (u @ self.b.sign()).add_(to_salience.unsqueeze(1)) if self.wanted[0] else None
+
+        return out, pull
+
+    def _similarity(self, u: Tensor, v: Tensor, all_a: Tensor, all_b: Tensor, *scalars: Tensor) -> Tensor:
+        alpha, beta, theta = scalars
+        return pairwise.combined(pairwise.Pairs.of_sums(u, v, all_a, all_b), alpha, beta, theta, self.form)
+
+    def finish(self) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Gradients of b and of α, β, θ."""
+        if self.to_b is not None:
+            self.to_b.add_(self.to_salience.unsqueeze(1))
+        return self.to_b, self.to_scalars
 
 
 class Products:
@@ -342,28 +398,34 @@ def loss_and_gradient_(
         from .triton import cross_entropy as triton_cross_entropy
 
         return triton_cross_entropy.loss_and_gradient_(logits, target, bias, weight, smoothing, z_loss, dtype, P)
-    lse, rest = None, logits.shape[1] - P
-    logits = logits[:, :P]
-    z = logits if bias is None else logits + bias
-    out = torch.log_softmax(z, -1, dtype=wide(z.dtype))
-    losses = out.gather(1, target.unsqueeze(1)).squeeze(1).mul_(smoothing - 1)
-    if smoothing:
-        losses -= out.sum(-1).mul_(smoothing / out.shape[1])
-    if z_loss:
-        lse = z.amax(-1) - out.amax(-1)
-        losses += z_loss * lse.square()
-    if dtype is None:
-        return losses, None, None
-    # softmax · (1 + 2 z_loss · lse) − smoothing / P − (1 − smoothing) at the target
-    out.exp_()
-    if lse is not None:
-        out.mul_((1 + 2 * z_loss * lse).unsqueeze(1))
-    if smoothing:
-        out.sub_(smoothing / out.shape[1])
-    out[torch.arange(len(out), device=out.device), target] -= 1 - smoothing
-    if weight is not None:
-        out.mul_(weight.unsqueeze(1))
-    return losses, torch.nn.functional.pad(out, (0, rest)).to(dtype), _inner(logits, out)
+    losses, inner = logits.new_empty(len(logits)), None
+    if dtype is not None:
+        inner = torch.empty_like(losses, dtype=widest(losses))
+        logits[:, P:] = 0
+    n = max(1, PART.get(logits.device.type, 2**24) // max(1, P))
+    for start in range(0, len(logits), n):
+        i = slice(start, start + n)
+        z = logits[i, :P] if bias is None else logits[i, :P] + bias
+        probability = z.softmax(-1)
+        # The likeliest has the probability 1 / Σ exp(z − max z).
+        lse = z.amax(-1) - probability.amax(-1).log()
+        losses[i] = (1 - smoothing) * (lse - z.gather(1, target[i].unsqueeze(1)).squeeze(1)) + z_loss * lse.square()
+        if smoothing:
+            losses[i] += smoothing * (lse - z.mean(-1))
+        if inner is None:
+            continue
+        # softmax · (1 + 2 z_loss · lse) − smoothing / P − (1 − smoothing) at the target
+        slope = probability
+        if z_loss:
+            slope.mul_((1 + 2 * z_loss * lse).unsqueeze(1))
+        if smoothing:
+            slope.sub_(smoothing / P)
+        slope[torch.arange(len(slope), device=slope.device), target[i]] -= 1 - smoothing
+        if weight is not None:
+            slope.mul_(weight[i].unsqueeze(1))
+        inner[i] = (slope * logits[i, :P]).sum(-1)
+        logits[i, :P] = slope
+    return losses, None if dtype is None else logits.to(dtype), inner
 
 
 def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
@@ -372,7 +434,15 @@ def _side(a: Tensor, gain: Tensor, weight: Tensor, kernels: bool) -> Tensor:
         from .triton import cross_entropy as triton_cross_entropy
 
         return triton_cross_entropy.side(a, gain, weight)
-    return torch.addcmul(gain * a, a.sign().sub_(1), weight)
+    out = torch.empty_like(a)
+    for part, some in zip(_parts(out), _parts(a)):
+        torch.addcmul(gain * some, some.sign().sub_(1), weight, out=part)
+    return out
+
+
+def _parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Rows of a matrix, some at a time, that stay in a core's cache."""
+    return x.split(max(1, PART.get(x.device.type, 2**24) // max(1, x.shape[1])))
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
@@ -390,5 +460,5 @@ def _inner(x: Tensor, y: Tensor, kernels: bool = False) -> Tensor:
         from .triton import cross_entropy as triton_cross_entropy
 
         return triton_cross_entropy.inner(x, y).to(widest(x))
-    n = max(1, 2**24 // max(1, x.shape[1]))
-    return torch.cat([(p * q).sum(-1, dtype=wide(x.dtype)).to(widest(x)) for p, q in zip(x.split(n), y.split(n))])
+    found = [(p * q).sum(-1, dtype=wide(x.dtype)).to(widest(x)) for p, q in zip(_parts(x), _parts(y))]
+    return torch.cat(found)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cpu import minsum as cpu_minsum
 from .modes import apply, wide
 from .reference import common_terms
 
@@ -37,7 +38,7 @@ def common_sum(a: Tensor, b: Tensor, intersection: str, kernels: bool = True) ->
 
 
 def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
-    kernels = kernels and a.is_cuda and a.dtype != torch.float64 and a.dim() <= 3
+    kernels = kernels and (a.is_cpu or (a.dtype != torch.float64 and a.dim() <= 3))
     if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
         return _pair_terms(a, b, kind, _scan)
     if torch.compiler.is_exporting():
@@ -52,10 +53,12 @@ def _pair_sum(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
 class PairSum(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor, b: Tensor, kind: str, kernels: bool) -> Tensor:
-        if kernels:
+        if kernels and a.is_cuda:
             from .triton import minsum as triton_minsum
 
             return triton_minsum.pair_sum(a, b, kind)
+        if kernels and (out := cpu_minsum.pair_sum(a, b, kind)) is not None:
+            return out
         return _pair_terms(a, b, kind, _fill)
 
     @staticmethod
@@ -77,11 +80,13 @@ class PairSumGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, a: Tensor, b: Tensor, kind: str, kernels: bool) -> tuple[Tensor, Tensor]:
-        if kernels:
+        if kernels and a.is_cuda:
             from .triton import minsum as triton_minsum
 
             to_a, to_b = triton_minsum.pair_sum_gradients(grad, a, b, kind)
             return to_a.to(a.dtype), to_b.to(b.dtype)
+        if kernels and (gradients := cpu_minsum.pair_sum_gradients(grad, a, b, kind)) is not None:
+            return gradients
         to_a, to_b = (_min_gradients if kind == "min" else _softmin_gradients)(grad, a, b)
         return torch.where(a > 0, to_a, 0.0), torch.where(b > 0, to_b, 0.0)
 

@@ -49,7 +49,12 @@ def similarity(
         from .triton import pooled as triton_pooled
 
         return triton_pooled.similarity(a, b, tensors((alpha, beta, theta), a), intersection, difference, level, model)
-    pairs = Pairs(a, b, code == "triton min-sums")
+    return combined(Pairs(a, b, code in ("triton min-sums", "c++ min-sums")), alpha, beta, theta, form)
+
+
+def combined(pairs: "Pairs", alpha: Scalar, beta: Scalar, theta: Scalar, form: Form) -> Tensor:
+    """S of the sums over all pairs, ``[..., N, P]``."""
+    intersection, difference, level, model = form[:4]
     shared = common(pairs, intersection, level)
     a_only, b_only = distinctive(pairs, difference, level)
     if model == "ratio":
@@ -70,7 +75,15 @@ class Pairs:
     def __init__(self, a: Tensor, b: Tensor, kernels: bool = True):
         self.a, self.b, self.kernels = a, b, kernels
         self._shared_sums: tuple[Tensor, Tensor] | None = None
+        self._saliences: tuple[Tensor, Tensor] | None = None
         self._min_sum: Tensor | None = None
+
+    @classmethod
+    def of_sums(cls, u: Tensor, v: Tensor, all_a: Tensor, all_b: Tensor) -> "Pairs":
+        """Pairs of which only the shared sums ``[N, P]`` and the saliences ``[N]``, ``[P]`` are known."""
+        pairs = cls(all_a, all_b)
+        pairs._shared_sums, pairs._saliences = (u, v), (all_a, all_b)
+        return pairs
 
     def shared_sums(self) -> tuple[Tensor, Tensor]:
         if self._shared_sums is None:
@@ -79,6 +92,11 @@ class Pairs:
 
     def has_shared_sums(self) -> bool:
         return self._shared_sums is not None
+
+    def saliences(self) -> tuple[Tensor, Tensor]:
+        if self._saliences is None:
+            self._saliences = separable.salience(self.a), separable.salience(self.b)
+        return self._saliences
 
     def min_sum(self) -> Tensor:
         if self._min_sum is None:
@@ -118,6 +136,5 @@ def distinctive(pairs: Pairs, difference: str, level: str) -> tuple[Tensor, Tens
         matched_a = matched_b = pairs.min_sum()
     else:
         matched_a = matched_b = torch.minimum(*pairs.shared_sums())
-    all_a = separable.salience(pairs.a).unsqueeze(-1)  # [..., N, 1]
-    all_b = separable.salience(pairs.b).unsqueeze(-2)  # [..., 1, P]
-    return all_a - matched_a, all_b - matched_b
+    all_a, all_b = pairs.saliences()
+    return all_a.unsqueeze(-1) - matched_a, all_b.unsqueeze(-2) - matched_b

@@ -6,18 +6,25 @@ import torch
 
 from ..form import Form
 from . import modes
+from .cpu.build import AVAILABLE
 
 # What each code is. Those of Triton run on a GPU, those of halves in bfloat16 and float16 alone.
 CODES = {
     "reference": "Eq. 1-7 as they are written, by an N×P×K tensor (ops/reference.py)",
     "two products": "two matrix products (ops/separable.py)",
+    "small": "small sizes: vectors to similarities in one function (ops/small.py)",
     "products": "matrix products with indicators (ops/pairwise.py)",
     "min-sums": "tiles of pairs by features, and products for the rest (ops/minsum.py)",
+    "c++ min-sums": "the same in C++, built by the machine's compiler on first use (ops/cpu/minsum.py)",
     "triton whole": "halves: vectors to similarities in one function (ops/triton/separable.py)",
     "triton two products": "halves: two matrix products and fused passes (ops/triton/separable.py)",
     "triton pooled": "halves: matrix products and fused passes (ops/triton/pooled.py)",
     "triton min-sums": "tiles of pairs by features (ops/triton/minsum.py), and products for the rest",
 }
+
+
+# Up to so many operations calls cost more than passes over measures, on a CPU.
+SMALL = 2**21
 
 
 class Plan(NamedTuple):
@@ -47,6 +54,7 @@ def plan(
     eager: bool = True,
     thresholds: bool = False,
     has_triton: bool = modes.HAS_TRITON,
+    has_compiler: bool = AVAILABLE,
 ) -> Plan:
     """The code that serves a form, sizes, dtype and device.
 
@@ -61,6 +69,7 @@ def plan(
         eager: Whether values can be looked at: not while tracing, nor inside torch.func.
         thresholds: Whether features have thresholds, which one kernel for all of it does not take.
         has_triton: Whether the package triton is installed.
+        has_compiler: Whether there is a C++ compiler, and SIMILITUDE_CPU_KERNELS is not 0.
     """
     if form.backend == "reference":
         return Plan("reference", P, K)
@@ -70,11 +79,14 @@ def plan(
     if form.two_products and halves:
         return Plan("triton whole" if whole else "triton two products", *size)
     if form.two_products:
-        return Plan("two products", *size)
+        small = vectors and eager and not batched and device == "cpu" and N * P * K <= SMALL
+        return Plan("small" if small else "two products", *size)
     if form.splits:
         return Plan("triton pooled" if halves else "products", *size)
     if (form.intersection, form.difference) == ("gmean", "ignorematch"):
         return Plan("products", *size)
+    if device == "cpu" and has_compiler and form.backend != "torch":
+        return Plan("c++ min-sums", *size)
     return Plan("triton min-sums" if kernels else "min-sums", *size)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..form import Form
-from . import cross_entropy, pairwise, reference, separable
+from . import cross_entropy, pairwise, reference, separable, small
 from .leak import leaking
 from .modes import eager, has_kernels, padded, wide
 from .plan import Plan, plan
@@ -28,20 +28,27 @@ def project(
     dtype: torch.dtype,
     threshold: Tensor | None = None,
 ) -> Tensor:
-    """S of all pairs in ``dtype``: ``[N, P]`` for prototypes ``[P, D]``, else ``[..., N, P]``."""
+    """S of all pairs in ``dtype``: ``[N, P]`` for prototypes ``[P, D]``, else ``[..., N, P]``.
+
+    scalars: numbers or tensors of one element.
+    """
     how = plan_of(x, prototypes, features, form, dtype, threshold)
-    if how.code == "triton whole":
-        out = _whole(x, prototypes, features, scalars, dtype, how)
+    if how.code == "small":
+        out = _small(*_taken(x, prototypes, features, threshold, form, dtype, how), scalars, form.normalize)
+    elif how.code == "triton whole":
+        out = _whole(x, prototypes, features, without_axes(scalars), dtype, how)
     else:
+        scalars = without_axes(scalars)
         A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, how), form.normalize)
         if how.code == "reference":
             out = reference.pairwise(A, B, *scalars, *form[:4])
         else:
             out = pairwise.similarity(A, B, *scalars, form, how.code)
-    out = out[..., : prototypes.shape[-2]]
+    if out.shape[-1] != prototypes.shape[-2]:
+        out = out[..., : prototypes.shape[-2]]
     if form.leak and torch.is_grad_enabled():
         A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, None), form.normalize)
-        out = leaking(out, A, B, *scalars, form.intersection, form.difference, form.leak)
+        out = leaking(out, A, B, *without_axes(scalars), form.intersection, form.difference, form.leak)
     return out.to(dtype)
 
 
@@ -74,7 +81,7 @@ def loss(
     # Only positive measures count, and the others are not kept.
     how = plan_of(x, prototypes, features, form, dtype, threshold)
     inputs = _taken(x, prototypes, features, threshold, form, dtype, how)
-    A, B = (side.relu() for side in all_pairs(*inputs, form.normalize))
+    A, B = (side.relu_() for side in all_pairs(*inputs, form.normalize))
     return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0], scale=scale)
 
 
@@ -129,9 +136,10 @@ def plan_of(
     threshold: Tensor | None = None,
 ) -> Plan:
     """Which code compares all inputs with all prototypes; see plan.py."""
-    N, P, K = math.prod(x.shape[:-1]), prototypes.shape[-2], features.shape[0]
-    batched, looks = prototypes.dim() != 2, not x.is_cuda or eager(x)
-    return plan(form, N, P, K, dtype, x.device.type, batched, eager=looks, thresholds=threshold is not None)
+    N = x.shape[0] if x.dim() == 2 else math.prod(x.shape[:-1])
+    P, K = prototypes.shape[-2], features.shape[0]
+    batched = prototypes.dim() != 2
+    return plan(form, N, P, K, dtype, x.device.type, batched, eager=eager(x), thresholds=threshold is not None)
 
 
 def measures(objects: Tensor, features: Tensor, normalize: bool, threshold: Tensor | None = None) -> Tensor:
@@ -188,6 +196,13 @@ def _taken(
     how: Plan | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The vectors as the code for all pairs takes them: kernels take halves, padded, and add up in float32."""
+    if x.dtype is prototypes.dtype is features.dtype is dtype in (torch.float32, torch.float64) and not x.is_cuda:
+        return (
+            x,
+            prototypes,
+            features,
+            threshold if threshold is None or threshold.dtype is dtype else threshold.to(dtype),
+        )
     if not (x.is_cuda and form.backend in ("auto", "triton") and has_kernels(x) and prototypes.dim() == 2):
         x, prototypes, features = widened(dtype, x, prototypes, features)
         return x, prototypes, features, None if threshold is None else widened(dtype, threshold)[0]
@@ -199,6 +214,19 @@ def _taken(
         # A feature of zeros with the threshold 0 is had by no object.
         threshold = torch.nn.functional.pad(threshold, (0, how.num_features - len(threshold)))
     return x, padded(prototypes, how.num_prototypes), padded(features, how.num_features), threshold
+
+
+def without_axes(scalars: Scalars) -> Scalars:
+    alpha, beta, theta = (s.reshape(()) if isinstance(s, Tensor) else s for s in scalars)
+    return alpha, beta, theta
+
+
+def _small(
+    x: Tensor, prototypes: Tensor, features: Tensor, threshold: Tensor | None, scalars: Scalars, normalize: bool
+) -> Tensor:
+    if normalize:
+        x, prototypes = (torch.nn.functional.normalize(t, dim=-1) for t in (x, prototypes))
+    return small.project(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), prototypes, features, threshold, *scalars)
 
 
 def _whole(x: Tensor, prototypes: Tensor, features: Tensor, scalars: Scalars, dtype: torch.dtype, how: Plan) -> Tensor:

@@ -22,8 +22,10 @@ from ..names import LEAST
 from ..nn import TverskyProjection
 from ..optim import parameter_groups
 from . import Experiment
+from . import tables as classifiers
 from .data import attributed
 from .data.attributed import EXAMPLES, Attributed
+from .data.given import given
 from .record import Record, RunError
 from .results import Claim, Row, by_row, with_error
 from .settings import Count, Seed, Share, Size, Weight, check
@@ -52,34 +54,26 @@ class Config:
     """Ours: the paper measures no such thing.
 
     Args:
-        data: "digits" (MNIST at 14 × 14), "fashion" (Fashion-MNIST at 14 × 14), "planted" attributes, or "words" (Penn
-            Treebank).
+        data: "digits" (MNIST at 14 × 14), "fashion" (Fashion-MNIST at 14 × 14), "planted" attributes, "words" (Penn
+            Treebank), or "tables", which a TverskyClassifier with its own defaults classifies.
+        file: An npz file in place of ``data``, with arrays X, y, attributes and names.
         layer: "linear"; "mlp", whose hidden units are read; or a Tversky layer: "default", "full-rate" (the bank learns
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
-            "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "rebuilt" (held and
-            slow, and inputs are to be rebuilt from their features), "mixed" (half k-means, half
-            default), "named" (features from examples, fixed, beside k-means).
+            "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "rebuilt" (held and slow, and
+            inputs are to be rebuilt from their features), "mixed" (half k-means, half default), "named" (features from
+            examples, fixed, beside k-means). Of tables also "three-max" and "three-logsumexp" (let-go with three
+            prototypes a class, and their pooling).
         presence: Share of the objects that have a feature at the start.
         train, test: Numbers of digits; test=0 is MNIST's own test digits.
-        seeds: Number of trainings.
+        seeds: Number of trainings; of tables the number of splits into five folds.
         made_up: Number of made-up digits, for a smoke run; 0 for ``data``.
     """
 
-    data: Literal["digits", "fashion", "planted", "words"] = "digits"
+    data: Literal["digits", "fashion", "planted", "words", "tables"] = "digits"
     layer: Literal[
-        "linear",
-        "mlp",
-        "default",
-        "full-rate",
-        "random",
-        "k-means",
-        "let-go",
-        "slow",
-        "held",
-        "rebuilt",
-        "mixed",
-        "named",
-    ] = "let-go"
+        "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed",
+        "named", "three-max", "three-logsumexp",
+    ] = "let-go"  # fmt: skip
     num_features: Count = 256
     presence: Share = 0.1
     steps: Count = 2000
@@ -91,6 +85,7 @@ class Config:
     seeds: Count = 5
     seed: Seed = 0
     made_up: Size = 0
+    file: str = ""
 
     def __post_init__(self) -> None:
         check(self)
@@ -104,10 +99,18 @@ RECIPES = {
 }
 SMOKE = Config(num_features=40, steps=40, batch=32, seeds=2, made_up=240)
 ROWS = {recipe: [[f"layer={layer}"] for layer in LAYERS] for recipe in RECIPES}
+RECIPES["tables"] = Config(data="tables", num_features=128, seeds=2)
+ROWS["tables"] = [[f"layer={layer}"] for layer in classifiers.LAYERS]
 
 
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """The score of a layer from each seed and how legible its features are; a checkpoint follows each training."""
+    if config.data == "tables":
+        if config.file:
+            raise RunError("file= is read in place of digits; leave --recipe tables out.")
+        return classifiers.run(config, record, progress)
+    if config.layer not in LAYERS:
+        raise RunError(f"layer={config.layer} is for data=tables; there are {', '.join(LAYERS)}.")
     data = load(config)
     record.hashes.update(data.hashes)
     _, _, state = record.load() or (0, {}, {})
@@ -152,6 +155,8 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
 
 
 def load(config: Config) -> Attributed:
+    if config.file and not config.made_up:
+        return given(config.file, config.train)
     if config.made_up or config.data == "digits":
         return attributed.digits(config.train, config.test, config.made_up)
     if config.data == "fashion":
@@ -268,9 +273,11 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     """A table for each kind of data: a line for each layer, with what stands beside its own scores."""
     from rich.table import Table
 
-    out = []
-    for kind in ("digits", "fashion", "planted", "words"):
-        rows = [row for row in by_row(runs) if row.config["data"] == kind]
+    of_tables = [row for row in by_row(runs) if row.config["data"] == "tables"]
+    out = classifiers.shown(of_tables) if of_tables else []
+    files = dict.fromkeys(row.config["file"] for row in by_row(runs) if row.config.get("file"))
+    for kind in ("digits", "fashion", "planted", "words", *files):
+        rows = [row for row in by_row(runs) if (row.config.get("file") or row.config["data"]) == kind]
         rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), row.name))
         if not rows:
             continue
@@ -295,7 +302,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
 
 
 def _label(row: Row) -> str:
-    changes = (f"{key} {value}" for key, value in row.settings.items() if key not in ("layer", "data"))
+    changes = (f"{key} {value}" for key, value in row.settings.items() if key not in ("layer", "data", "file"))
     return ", ".join([row.config["layer"], *changes])
 
 

@@ -405,6 +405,8 @@ def test_wrong_arguments_are_one_sentence():
         legibility(bank, x, has, classes=[1, 2, 3])
     with pytest.raises(ValueError, match="X must be finite"):
         legibility(bank, x * torch.nan, has)
+    with pytest.raises(ValueError, match=r"^train must be one input or more; got none: leave train out, and baseli"):
+        legibility(bank, x, has, train=x[:0])
     with pytest.raises(ValueError, match="X and features must have the same width D"):
         legibility(bank, x[:, 1:], has)
     with pytest.raises(TypeError, match="model must be a Tversky"):

@@ -1,5 +1,6 @@
 """Objects as sets of features: the algebra's laws, measures, ranks against brute force, and universes of models."""
 
+import pickle
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from torch import nn
 
 import similitude.functional as F
 from similitude import FeatureBank, TverskyProjection, convert
+from similitude.interpret import bits
 from similitude.interpret.expression import ExpressionError
 from similitude.interpret.sets import FeatureSet, Universe
 from similitude.models.data_domain import DataDomain
@@ -174,6 +176,47 @@ def test_nearest_goes_through_objects_in_blocks(monkeypatch):
     whole = universe["good"].nearest(6)
     monkeypatch.setattr("similitude.interpret.sets.AT_ONCE", 2 * 40)
     assert universe["good"].nearest(6) == whole
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("num_features", [1, 63, 64, 130])
+def test_nearest_counts_as_sets_of_booleans_would(num_features, cut, monkeypatch):
+    bank = FeatureBank(num_features, 8, presence=0.2 if cut else None)
+    vectors = torch.randn(50, 8)
+    u = Universe(bank, None, vectors)
+    has = vectors @ u.features.T > (u.threshold if cut else 0.0)
+    field = u["3"] | u["4"]
+    both, size = has[:, field.mask].sum(-1), has.sum(-1)
+    likeness = torch.where(both > 0, both / (both + 0.3 * (size - both) + 0.7 * (len(field) - both)), 0.0)
+    order = likeness.argsort(descending=True, stable=True).tolist()
+    truth = [(str(i), likeness[i].item()) for i in order]
+    assert field.nearest(50, 0.3, 0.7) == truth
+    assert field.nearest(50, 0.3, 0.7) == truth
+    monkeypatch.delattr("numpy.bitwise_count", raising=False)
+    monkeypatch.setattr("similitude.interpret.bits.AT_ONCE", 7)
+    assert field.nearest(50, 0.3, 0.7) == truth
+
+
+def test_nearest_keeps_the_sets_until_vectors_or_features_change(monkeypatch):
+    u, calls = made(), []
+    packed = bits.packed
+    monkeypatch.setattr(bits, "packed", lambda has: calls.append(has.dim()) or packed(has))
+    first = u["good"].nearest(6)
+    assert u["good"].nearest(6) == first
+    assert calls.count(2) == 1
+    u.vectors[1] = u.vectors[0]
+    assert dict(u["good"].nearest(6))["bad"] == 1.0
+    u.features.data.neg_()
+    assert dict(u["good"].nearest(6))["good"] == 1.0
+    assert calls.count(2) == 3
+    assert pickle.loads(pickle.dumps(u))._packed is None
+
+
+def test_nearest_takes_vectors_of_inference_mode():
+    with torch.inference_mode():
+        vectors = torch.randn(6, 8)
+    u = Universe(FeatureBank(40, 8), None, vectors)
+    assert u["0"].nearest(1) == u["0"].nearest(1) == [("0", 1.0)]
 
 
 def test_words_are_found_with_and_without_their_mark():

@@ -5,6 +5,7 @@ import torch
 from cases import COMBINATIONS, SMOOTH, make_inputs, name, value_and_gradients
 
 import similitude.functional as F
+from similitude.ops import plan
 
 
 @pytest.mark.parametrize("options", COMBINATIONS, ids=name)
@@ -31,6 +32,37 @@ def test_gradgradcheck(options):
     inputs = make_inputs(N=2, P=2, K=3, D=2, seed=3)
     assert _margin(inputs, options["normalize"]) > 1e-3, "the inputs are too near a tie to difference"
     assert torch.autograd.gradgradcheck(lambda *i: F.tversky_projection(*i, **options), inputs, atol=1e-6)
+
+
+PRODUCTS = [c for c in COMBINATIONS if list(c.values())[:2] == ["product", "ignorematch"] and c["model"] == "contrast"]
+
+
+@pytest.mark.parametrize("options", PRODUCTS, ids=name)
+def test_products_of_any_size_are_held_to_the_same(options, monkeypatch):
+    """The sizes of tests are small, for which there is a function of its own."""
+    monkeypatch.setattr(plan, "SMALL", 0)
+    for shape in (dict(), dict(N=1), dict(P=1), dict(K=1), dict(D=1), dict(N=0), dict(N=3, lead=(2, 2))):
+        test_torch_path_equals_reference(options, shape)
+    test_gradcheck(options)
+    test_gradgradcheck(options)
+    for edge in EDGES:
+        test_gradients_are_finite_and_equal_at_the_edges(options, edge)
+    for dtype in ROUNDINGS:
+        test_error_is_no_worse_than_plain_torch_in_the_same_dtype(options, dtype)
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_second_derivatives_know_that_one_input_is_made_of_another(small, monkeypatch):
+    monkeypatch.setattr(plan, "SMALL", 2**21 * small)
+    x, _, features, *scalars = make_inputs(N=3, P=3, K=4, D=3, seed=3)
+
+    def twice(backend):
+        prototypes = x.tanh()
+        S = F.tversky_projection(x, prototypes, features, *scalars, backend=backend)
+        first = torch.autograd.grad(S.square().sum(), [x, features], create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), [x, features, *scalars])
+
+    torch.testing.assert_close(twice("auto"), twice("reference"), rtol=1e-9, atol=1e-9)
 
 
 def _margin(inputs, normalize) -> float:
@@ -82,7 +114,9 @@ def test_gradients_are_finite_and_equal_at_the_edges(options, edge):
 @pytest.mark.parametrize("constant", ["alpha", "beta", "theta"])
 @pytest.mark.parametrize("value", [0.0, 1e-12, 1e-6, 1e-3, -0.4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_gradients_of_constants_need_no_constant_to_be_large(constant, value, dtype):
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_gradients_of_constants_need_no_constant_to_be_large(constant, value, dtype, small, monkeypatch):
+    monkeypatch.setattr(plan, "SMALL", 2**21 * small)
     inputs = make_inputs(N=50, P=40, K=30, dtype=dtype)
     index = 3 + ["alpha", "beta", "theta"].index(constant)
     with torch.no_grad():
@@ -94,7 +128,9 @@ def test_gradients_of_constants_need_no_constant_to_be_large(constant, value, dt
 
 
 @pytest.mark.parametrize("wanted", range(6))
-def test_one_gradient_alone_is_the_same(wanted):
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_one_gradient_alone_is_the_same(wanted, small, monkeypatch):
+    monkeypatch.setattr(plan, "SMALL", 2**21 * small)
     inputs = make_inputs()
     truth = value_and_gradients(inputs, backend="reference")[1][wanted]
     inputs = [i.detach().requires_grad_(k == wanted) for k, i in enumerate(inputs)]

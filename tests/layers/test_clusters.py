@@ -130,3 +130,63 @@ def test_what_has_no_direction_is_refused():
         spherical_means(x, 0)
     with pytest.raises(TypeError, match="x must have a floating dtype; got int64"):
         spherical_means(torch.ones(3, 2, dtype=torch.int64), 2)
+
+
+def told_apart_by_little(N=1200, D=12, seed=5):
+    """Rows of three classes, a family of two and a single one, beside noise that varies far more; and the classes."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(N) % 3
+    x = 0.1 * torch.randn(N, D, generator=g)
+    x[:, :4] += 3 * torch.randn(N, 4, generator=g)  # varies most, says nothing
+    x[:, 5] += torch.tensor([1.0, 1.0, -1.0])[y]
+    x[:, 6] += torch.tensor([0.5, -0.5, 0.0])[y]
+    return x, y
+
+
+def best(x, w, has):
+    """The largest correlation of a direction's measures with an attribute."""
+    return max(abs(torch.corrcoef(torch.stack([m, has.float()]))[0, 1].item()) for m in (x @ w.mT).T)
+
+
+def test_whitened_means_find_what_the_largest_variance_hides():
+    x, y = told_apart_by_little()
+    assert best(x, spherical_means(x, 6), y == 2) < 0.5
+    assert best(x, clusters.whitened_means(x, 6, 0.01), y == 2) > 0.9
+    assert best(x, clusters.whitened_means(x, 6, 0.01, y), y == 2) > 0.9
+    assert clusters.whitened_means(x, 6, 0.01).norm(dim=-1).allclose(torch.ones(6))
+
+
+def test_whitened_means_shrunk_away_are_those_of_centred_rows():
+    x, _ = told_apart_by_little()
+    whole, centred = clusters.whitened_means(x, 6, 1.0), spherical_means(x - x.mean(0), 6)
+    torch.testing.assert_close(whole, centred, atol=1e-3, rtol=0)
+
+
+def test_a_whitening_gives_all_directions_the_same_variance():
+    rows = torch.randn(500, 6, dtype=torch.float64) * torch.arange(1, 7)
+    rows -= rows.mean(0)
+    found = rows @ clusters.whitening(rows, 1e-12)
+    torch.testing.assert_close(found.mT @ found / 500, torch.eye(6, dtype=torch.float64), atol=1e-6, rtol=0)
+    assert clusters.whitening(torch.zeros(5, 3), 0.5).equal(torch.eye(3))
+
+
+def test_class_directions_tell_each_class_and_each_group_of_classes_apart():
+    g = torch.Generator().manual_seed(0)
+    family = torch.randn(4, 10, generator=g).repeat_interleave(2, 0) + 0.3 * torch.randn(8, 10, generator=g)
+    y = torch.arange(1600) % 8
+    x = family[y] + 0.1 * torch.randn(1600, 10, generator=g)
+    x[:, 0] += 5 * torch.randn(1600, generator=g)
+    w = clusters.class_directions(x, y, 40, 0.01)
+    assert 8 < len(w) <= 40
+    for c in range(8):
+        assert torch.corrcoef(torch.stack([x @ w[c], (y == c).float()]))[0, 1] > 0.55
+    for f in range(4):
+        assert best(x, w[8:], y // 2 == f) > 0.65
+    assert len(clusters.class_directions(x, y, 5, 0.01)) == 5
+
+
+def test_two_classes_have_two_directions():
+    x, y = told_apart_by_little()
+    w = clusters.class_directions(x[y != 1], (y[y != 1] == 2).long(), 20, 0.01)
+    assert w.shape == (2, 12)
+    torch.testing.assert_close(w[0], -w[1])

@@ -2,6 +2,8 @@
 
 import pickle
 import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import InconsistentVersionWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -20,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from similitude import fitting
 from similitude.estimator import TverskyClassifier
-from similitude.fitting import held_out
+from similitude.tabular import held_out
 
 IRIS = load_iris(return_X_y=True)
 
@@ -186,7 +188,8 @@ def test_early_stopping_takes_the_best_of_its_looks(capsys):
     y = (X[:, 0] + 2 * rng.standard_normal(80) > 0).astype(int)
     model = quick(max_iter=400, early_stopping=True, n_iter_no_change=3, validation_fraction=0.25, verbose=True)
     model.fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
+    started, *lines = capsys.readouterr().out.splitlines()
+    assert started == "starts from random directions"
     losses = [float(line.split()[-1]) for line in lines]
     assert lines[0].startswith("step 8 of 400  loss ")
     best = int(np.argmin(losses))
@@ -233,6 +236,21 @@ def test_a_pickle_between_two_pieces_changes_nothing():
     assert models[0]._moments[0]["step"] == 4
 
 
+def test_a_classifier_pickled_by_an_earlier_version_answers_the_same():
+    X, y = IRIS
+    with open(Path(__file__).with_name("classifier-0.1.0.pickle"), "rb") as file, warnings.catch_warnings():
+        # Of another version of scikit-learn's own scaler.
+        warnings.simplefilter("ignore", InconsistentVersionWarning)
+        saved = pickle.load(file)
+    model = saved["model"]
+    np.testing.assert_allclose(model.decision_function(X[::10]), saved["similarities"], atol=1e-9)
+    np.testing.assert_allclose(model.thresholds_, saved["thresholds"], atol=1e-12)
+    assert (model.start_, model.presence_, model.get_params()["start"]) == ("random", None, "random")
+    assert clone(model).fit(X, y).score(X, y) > 0.9
+    assert model.explain(X[0]).prototype_name == "0"
+    assert model.partial_fit(X, y).n_iter_ == 62
+
+
 def test_partial_fit_goes_on_where_fit_ended():
     X, y = IRIS
     model = quick(max_iter=200).fit(X, y)
@@ -266,6 +284,18 @@ def test_clones_searches_and_pickles_work():
     assert search.best_score_ > 0.5
     fitted = search.best_estimator_
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), fitted.predict_proba(X))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+def test_the_loss_and_its_gradient_are_those_of_cross_entropy(smoothing):
+    torch.manual_seed(0)
+    similarities = (5 * torch.randn(7, 4, dtype=torch.float64)).requires_grad_()
+    targets, weights = torch.randint(4, (7,)), torch.rand(7, dtype=torch.float64)
+    loss, gradient = fitting.loss_of(similarities, targets, weights, smoothing)
+    each = torch.nn.functional.cross_entropy(similarities, targets, reduction="none", label_smoothing=smoothing)
+    (weights @ each).backward()
+    torch.testing.assert_close(loss, weights @ each.detach())
+    torch.testing.assert_close(gradient, similarities.grad)
 
 
 def test_single_precision_stays_single():

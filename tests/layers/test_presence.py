@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from similitude import FeatureBank, TverskyProjection, TverskySimilarity, init_from_data
@@ -95,6 +96,26 @@ def test_a_mixed_start_has_a_frame_cut_at_zero_in_its_second_part():
     assert "features from data" in str(decision(layer, x[0]))
 
 
+@pytest.mark.parametrize("options", [dict(whiten=0.5), dict(start="classes"), dict(whiten=0.1, start="classes")])
+def test_a_start_that_tells_inputs_apart_has_the_presence_asked_for(options):
+    layer, x = made(), inputs()
+    y = (x[:, 0] > x[:, 0].median()).long() * 7 + 3  # any whole numbers
+    init_from_data(layer, x, **options, classes=y if "start" in options else None)
+    torch.testing.assert_close(share(layer, x), torch.full((K,), 0.1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(layer.features.weight.norm(dim=-1), torch.ones(K))
+    assert layer(x).mean(0).std() < 1e-5
+    if "start" in options:
+        inside = [((layer.features(x) > 0).float()[y == c]).mean(0)[:2] for c in (3, 10)]
+        assert inside[0][0] > 0.15 > 0.05 > inside[1][0]
+        assert inside[1][1] > 0.15 > 0.05 > inside[0][1]
+
+
+def test_classes_start_a_part_of_a_mixed_bank():
+    layer, x = made(), inputs()
+    init_from_data(layer, x, start="classes", classes=torch.arange(len(x)) % 3, mixed=0.5)
+    assert layer.features.notes.framed == set(range(10, 20))
+
+
 def test_a_start_with_more_features_than_inputs():
     layer = made()
     init_from_data(layer, inputs(5))
@@ -108,6 +129,16 @@ def test_a_start_with_more_features_than_inputs():
         (dict(start="turned"), "start='turned' is for features without thresholds"),
         (dict(mixed=1.0), "mixed must be a number from 0 to below 1; got 1.0"),
         (dict(mixed=0.5, start="kept"), "mixed=0.5 is a part of start='k-means'"),
+        (dict(start="classes"), "start='classes' needs the class of each input: give classes=y"),
+        (
+            dict(start="classes", classes=[0, 1]),
+            r"classes must be a whole number for each input, \[\d+\]; got int64 \[2\]",
+        ),
+        (dict(start="classes", classes=[0.5]), r"classes must be a whole number .* got float32 \[1\]"),
+        (dict(start="classes", classes=torch.zeros(400, dtype=torch.int64)), "classes must be two or more"),
+        (dict(classes=torch.arange(400)), "with start='k-means' classes say how to whiten: give whiten=0.5"),
+        (dict(whiten=0.5, start="kept"), "whiten and classes are for start='k-means' and 'classes'; got start='kept'"),
+        (dict(whiten=0), "whiten must be a number above 0, up to 1; got 0"),
     ],
 )
 def test_wrong_starts_are_refused(options, told):
@@ -363,6 +394,19 @@ def test_names_survive_saving(tmp_path):
     loaded.load_state_dict(made().state_dict())
     assert loaded.features.names == {}
     assert loaded.features.fixed is None
+
+
+@pytest.mark.parametrize("average", [get_ema_multi_avg_fn(0.9), None], ids=["exponential", "equal"])
+def test_names_survive_a_running_average_of_buffers(average):
+    layer = made()
+    layer.features.name("hole", feature=3)
+    averaged = AveragedModel(layer, multi_avg_fn=average, use_buffers=True)
+    for _ in range(3):
+        averaged.update_parameters(layer)
+    again = made()
+    again.load_state_dict(averaged.module.state_dict())
+    assert averaged.module.features.names == again.features.names == {3: "hole"}
+    assert not torch.equal(averaged.module.features.about, layer.features.about) or average is None
 
 
 def test_damaged_names_are_told():

@@ -31,6 +31,7 @@ LAYERS = [
     "contrast",
     "clusters",
     "presence",
+    "pooling",
     "reach",
     "names",
     "initialize",
@@ -46,14 +47,18 @@ LAYERS = [
     "convert",
     "interpret",
     "export",
+    "tabular",
     "fitting",
     "estimator",
+    "human",
+    "explore",
     "reproduce",
     "doctor",
     "cli",
     "__main__",
 ]
 HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx"]
+HEAVY += ["starlette", "uvicorn"]
 
 
 def python(code: str) -> str:
@@ -147,7 +152,8 @@ def test_no_module_imports_itself_by_way_of_others():
 
 def test_heavy_libraries_are_imported_where_they_are_used():
     """At the top of a file only where the file is of no use without them."""
-    needed = {"transformers": ("models",), "sklearn": ("estimator",), "triton": ("ops",), "typer": ("cli", "reproduce")}
+    needed = {"transformers": ("models",), "triton": ("ops",), "typer": ("cli", "reproduce")}
+    needed |= {"sklearn": ("estimator", "human"), "starlette": ("explore",), "uvicorn": ("explore",)}
     for name, path in modules().items():
         for library in Imports(name, path).top & set(HEAVY):
             assert room(name) in needed.get(library, ()), f"{name} imports {library} at its top"

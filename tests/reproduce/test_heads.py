@@ -195,7 +195,7 @@ def test_the_table_pairs_seeds_and_says_what_lies_at_the_edge_of_the_grid():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("scale=max", "one of none, norm, centre; got 'max'"),
+        ("scale=max", "one of none, norm, centre, root; got 'max'"),
         ("seeds=0", "1 or more"),
         ("validation=1", "between 0 and 1"),
         ("init=unt", "init must be one of"),

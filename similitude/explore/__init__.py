@@ -1,0 +1,89 @@
+"""The explorer: look at a Tversky network in the browser, and change it.
+
+One page in three shells: a file that needs nothing (``explore(..., out=)``), a notebook's frame, and a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..files import write_text
+from ..interpret.sets import Universe
+from .beside import beside as placed
+from .content import LAYER, WORDS, Content, content, content_of_words
+from .page import check_ending, whole_page
+
+# Height of the frame in a notebook, in pixels.
+HEIGHT = 800
+
+
+class Page:
+    """A page that is one file. A notebook shows it in a frame; ``save`` writes it."""
+
+    def __init__(self, content: Content, note: str = ""):
+        self.content = content
+        self.html = whole_page(content, note)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page whole or not at all, and returns its path."""
+        path = Path(path)
+        check_ending(path)
+        write_text(path, self.html)
+        return path
+
+    def __repr__(self) -> str:
+        return f"Page({self.content.about['title']!r}, {len(self.html) / 2**20:.1f} MiB; .save('page.html') writes it)"
+
+    def _repr_html_(self) -> str:
+        # The frame has an origin of its own, so that the page cannot touch the notebook.
+        style = f"width:100%;height:{HEIGHT}px;border:0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
+
+
+def explore(
+    model: Any,
+    inputs: Any = None,
+    labels: Any = None,
+    names: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    images: Any = None,
+    layer: str | None = None,
+    beside: Any = None,
+    title: str | None = None,
+    note: str = "",
+) -> Page:
+    """A page to look at a model's Tversky layer, with the data set that it is shown on. A notebook displays it.
+
+    Args:
+        model: what has a TverskyProjection, as in ``Universe.of``; or a Universe, which needs no inputs.
+        inputs: the data set, N inputs of the model. **The page holds them**: give it to no one who may not see them.
+        labels: index of the right prototype of each input, ``[N]``.
+        names: name of each input; by default its number.
+        out: an .html file that the page is written to.
+        classes: name of each prototype; by default a classifier's classes.
+        images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``; by default the inputs, if they are
+            images.
+        layer: name of the layer where the model has several.
+        beside: another model of the same inputs, to compare with.
+        title: heading of the page.
+        note: a sentence at the foot of the page, such as where the data is from.
+    """
+    if isinstance(model, Universe):
+        made = content_of_words(model, title or WORDS)
+    elif inputs is None:
+        raise ValueError("the page shows the layer on a data set: give inputs.")
+    else:
+        shown = partial(content, inputs=inputs, labels=labels, names=names, classes=classes, images=images, layer=layer)
+        made = shown(model, title=title or LAYER)
+        if beside is not None:
+            made = placed(made, shown(beside, title="the other model"))
+    page = Page(made, note)
+    if out is not None:
+        page.save(out)
+    return page

@@ -1,0 +1,78 @@
+// Overview: the layer in words and numbers, how its features are used, and how often it is right.
+
+import { descending } from "./arithmetic.js";
+import { className, salienceOf } from "./model.js";
+import { card, exampleTile, featureLink, figures, h, histogram, percent, plain, strip, whole, wideCard } from "./parts.js";
+
+const SHOWN = 12;
+
+export function overview(model) {
+  const { layer, about } = model, presence = Array.from(model.data.presence.values);
+  const sizes = [["features", whole(model.K)], ["width", whole(layer.dim)], ["parameters", whole(layer.parameters)]];
+  const constants = [["α", plain(layer.alpha)], ["β", plain(layer.beta)], ["θ", plain(layer.theta)]];
+  if (model.P) sizes.unshift(["prototypes", whole(model.P)]);
+  return [
+    h("h1", {}, about.title),
+    h("p", { class: "lead" }, inWords(model)),
+    h("div", { class: "cards" },
+      card("The layer", figures(sizes)),
+      layer.objects_only ? null : card("What weighs how much", figures(layer.model === "ratio" ? constants.slice(0, 2) : constants), weighing(layer)),
+      about.accuracy === undefined ? null : card("Answers", figures([["accuracy", percent(about.accuracy)], ["examples", whole(about.objects)]]), wrongOnes(model)),
+      card("Presence", histogram(presence, { bins: 25, low: 0, high: 1, label: `How many features belong to which share of the examples: from ${percent(Math.min(...presence))} to ${percent(Math.max(...presence))}.` }),
+        h("p", { class: "soft" }, "How many features belong to which share of all examples, from none to all.")),
+      card("Features to look at", notable(model)),
+      about.traces ? wideCard("α, β and θ while it was trained", ...about.traces.map(([name, values]) => h("div", {}, h("p", { class: "soft" }, `${name}: from ${plain(values[0])} to ${plain(values.at(-1))}`)))) : null,
+      salient(model),
+      confusions(model)),
+  ];
+}
+
+function inWords(model) {
+  const { layer, about } = model;
+  if (layer.objects_only) return `${whole(about.objects)} named objects, each a set of some of ${whole(model.K)} features.${about.note ? ` ${about.note[0].toUpperCase()}${about.note.slice(1)}.` : ""}`;
+  const cut = layer.thresholds ? "when its measure is above the feature's threshold" : "when its measure is above 0";
+  const lacks = layer.difference === "ignorematch" ? "features that only one of them has" : "features that one of them has more of";
+  const level = layer.level === "set" ? ", of the sums over all features" : "";
+  const how = layer.model === "ratio" ? "the share of what is common in all there is" : "what is common less what is not";
+  return `An input is compared with ${whole(model.P)} prototypes by the features they share (${layer.intersection}${level}) and by ${lacks}: ${how}. An object has a feature ${cut}.${layer.normalize ? " Objects are scaled to length 1 first." : ""}`;
+}
+
+function weighing(layer) {
+  const more = Math.abs(layer.alpha - layer.beta) < 1e-6 ? "What only the input has counts as much as what only the prototype has."
+    : layer.alpha > layer.beta ? "What only the input has counts for more than what only the prototype has." : "What only the prototype has counts for more than what only the input has.";
+  return h("p", { class: "soft" }, more);
+}
+
+function wrongOnes(model) {
+  if (!model.P || !model.data.labels) return null;
+  return h("p", {}, h("a", { href: "#/why?wrong" }, "Look at the wrong ones"));
+}
+
+function notable(model) {
+  const { about } = model, rows = [["dead", about.dead], ["had by all", about.ever_present], ["duplicates", about.duplicates.map(([k]) => k)]];
+  return h("table", {}, h("tbody", {}, rows.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, whole(found.length)),
+    h("td", {}, found.slice(0, 3).flatMap((k) => [...featureLink(model, k).slice(1), " "]), found.length > 3 ? "…" : "")))));
+}
+
+// The examples with most and with least of all features, Eq. 2.
+function salient(model) {
+  const salience = Float64Array.from({ length: model.H }, (_, i) => salienceOf(model.data.measures.row(i)));
+  const order = descending(salience), tiles = (found) => strip(found.map((i) => exampleTile(model, i, { caption: plain(salience[i], 2) })));
+  return wideCard("Most and least salient examples", h("p", { class: "soft" }, "Salience is the sum of the measures of all features that an example has."),
+    tiles(order.slice(0, SHOWN)), h("p", {}), tiles(order.slice(-SHOWN).reverse()));
+}
+
+function confusions(model) {
+  const table = model.data.confusion;
+  if (!table || model.P > 20) return null;
+  const most = Math.max(1, ...Array.from(table.values).filter((_, i) => Math.floor(i / model.P) !== i % model.P));
+  const rows = Array.from({ length: model.P }, (_, label) => h("tr", {}, h("th", { scope: "row" }, className(model, label)),
+    Array.from(table.row(label), (count, answer) => {
+      const cell = h("td", {}, count ? whole(count) : "·");
+      if (count && label !== answer) cell.style.background = `color-mix(in srgb, var(--bad) ${Math.round((30 * count) / most)}%, transparent)`;
+      return cell;
+    })));
+  return wideCard("What was answered for what", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of answers" }, h("table", { class: "heat" },
+    h("caption", { class: "hidden" }, "Rows are right classes, columns are answers"),
+    h("thead", {}, h("tr", {}, h("th", {}, "right ╲ answer"), Array.from({ length: model.P }, (_, p) => h("th", { scope: "col", class: "right" }, className(model, p))))), h("tbody", {}, rows))));
+}

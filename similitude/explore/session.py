@@ -1,0 +1,226 @@
+"""What a server answers: the page's data, names of features, sets over all objects, and edits of a network."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bank import FeatureBank
+from ..files import read_json, write_json
+from ..interpret.edit import Edit
+from ..interpret.expression import ExpressionError
+from ..interpret.sets import Universe
+from ..models.data_domain import DataDomain
+from .beside import beside
+from .content import Content
+from .page import described, sprites
+
+# Names of one length at most, and objects that a set lists.
+LONGEST, LISTED = 80, 60
+Question = Mapping[str, Any]
+
+
+class Refused(ValueError):
+    """A question that cannot be answered; the sentence says why."""
+
+
+@dataclass
+class Session:
+    """A model that is looked at, and what was changed in it.
+
+    Attributes:
+        make: makes the page's content, again after each edit.
+        model: what is edited and saved; None where there is nothing to save, as for words.
+        bank: the bank whose features are named; None where the model has none of its own.
+        universe: all objects, if the page cannot hold them.
+        inputs, labels: the data that an edit is previewed on.
+        names_file: a JSON file that keeps the names of features, or None.
+    """
+
+    make: Callable[[], Content]
+    model: nn.Module | None = None
+    bank: FeatureBank | None = None
+    universe: Universe | None = None
+    inputs: Tensor | None = None
+    labels: Tensor | None = None
+    names_file: Path | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    edits: list[Edit] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    content: Content = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.content = self.make()
+        self.names = {int(k): name for k, name in self.content.about["features"].items()}
+        if self.names_file is not None and self.names_file.exists():
+            for k, name in _names_in(self.names_file).items():
+                self._name(k, name)
+
+    def place(self, second: Content) -> None:
+        """Shows another model beside this one, also after edits."""
+        make = self.make
+        self.make = lambda: beside(make(), second)
+        self.content = self.make()
+
+    @property
+    def editable(self) -> bool:
+        return isinstance(self.model, DataDomain) and self.model.features is not None and self.inputs is not None
+
+    def about(self) -> dict[str, Any]:
+        """What the page reads first."""
+        kept = "kept until the server stops" if self.names_file is None else f"kept in {self.names_file.name}"
+        offers = {"sets": self.universe is not None, "edit": self.editable, "save": self.model is not None}
+        more: dict[str, Any] = {"arrays": described(self.content), "sprites": sprites(self.content), "offers": offers}
+        if self.universe is not None:
+            # Of all objects, so that those which the page does not hold can be asked for.
+            more["names"] = self.universe.names
+        if self.editable and isinstance(self.model, DataDomain):
+            more["shape"], more["edits"] = list(self.model.shape), len(self.edits)
+        return {**self.content.about, **more, "features": self._plain_names(), "names_kept": kept}
+
+    def _plain_names(self) -> dict[str, str]:
+        return {str(k): name for k, name in sorted(self.names.items())}
+
+    def name(self, question: Question) -> dict[str, Any]:
+        """Names a feature, or takes its name away; returns all names."""
+        K, feature, name = self.content.about["layer"]["num_features"], question.get("feature"), question.get("name")
+        if not isinstance(feature, int) or isinstance(feature, bool) or not 0 <= feature < K:
+            raise Refused(f"feature must be an index from 0 to {K - 1}; got {feature!r}.")
+        if not isinstance(name, str) or len(name) > LONGEST:
+            raise Refused(f"name must be a text of {LONGEST} characters at most.")
+        if not name.isascii() and any(0xD800 <= ord(c) <= 0xDFFF for c in name):
+            raise Refused("name must be whole characters; it has half of one.")
+        self._name(feature, name.strip())
+        if self.names_file is not None:
+            write_json(self.names_file, self._plain_names())
+        return {"features": self._plain_names()}
+
+    def _name(self, feature: int, name: str) -> None:
+        taken = next((k for k, other in self.names.items() if other == name and k != feature), None)
+        if name and taken is not None:
+            raise Refused(f"feature {taken} is {name!r} already; choose another name.")
+        if self.bank is not None and name:
+            self.bank.name(name, feature=feature)
+        elif self.bank is not None and feature in self.bank.names:
+            self.bank.unname(feature)
+        self.names.pop(feature, None)
+        if name:
+            self.names[feature] = name
+
+    def set(self, question: Question) -> dict[str, Any]:
+        """The features that an expression means, the sizes of its names, and the objects that score highest."""
+        if self.universe is None:
+            raise Refused("this page computes sets itself.")
+        text = question.get("expression")
+        if not isinstance(text, str):
+            raise Refused("expression must be a text.")
+        u = self.universe
+        try:
+            found = u(text)
+        except ExpressionError as error:
+            return {"problem": str(error).split("\n")[0], "position": error.position}
+        scores = found.rank(LISTED)
+        sizes = [[u.names[i], len(u[i])] for i in found.named]
+        return {"members": list(found), "sizes": sizes, "ranking": [[name, value] for name, value in scores]}
+
+    def measures(self, question: Question) -> dict[str, Any]:
+        """Measures of one object that the page does not hold."""
+        index = question.get("index")
+        if self.universe is None or not isinstance(index, int) or not 0 <= index < len(self.universe):
+            raise Refused(f"there is no object {index!r}.")
+        return {"measures": self.universe.measures(index).tolist()}
+
+    def preview(self, question: Question) -> dict[str, Any]:
+        """Answers before and after an edit that is not applied."""
+        edit = self._edit(question)
+        assert self.inputs is not None
+        assert self.labels is not None
+        seen = edit.preview(self.inputs, self.labels)
+        classes = [[label, *seen.accuracy(label)] for label in seen.labels.unique().tolist()]
+        flips = [[i, int(seen.before[i]), int(seen.after[i]), int(seen.labels[i])] for i in seen.flips.tolist()]
+        counts = {"repaired": len(seen.repaired), "broken": len(seen.broken)}
+        return {"all": seen.accuracy(), "classes": _finite(classes), "flips": flips, **counts}
+
+    def image(self, question: Question) -> dict[str, Any]:
+        """The pixels of a prototype, a feature or an input, exactly, to draw on."""
+        if not self.editable:
+            raise Refused("only a network whose prototypes and features are images is edited here.")
+        kind, index = question.get("kind"), question.get("index")
+        images = {
+            "prototype": getattr(self.model, "prototypes", None),
+            "feature": getattr(self.model, "features", None),
+        }
+        chosen = {**images, "example": self.inputs}.get(str(kind))
+        if chosen is None or not isinstance(index, int) or not 0 <= index < len(chosen):
+            raise Refused(f"there is no {kind} {index!r}.")
+        return {"pixels": chosen[index].detach().flatten().tolist()}
+
+    def apply(self, question: Question) -> dict[str, Any]:
+        edit = self._edit(question)
+        edit.apply()
+        self.edits.append(edit)
+        self.content = self.make()
+        return self.about()
+
+    def undo(self, question: Question) -> dict[str, Any]:
+        """Takes back the last edit."""
+        if not self.edits:
+            raise Refused("there is nothing to undo.")
+        self.edits.pop().undo()
+        self.content = self.make()
+        return self.about()
+
+    def saved(self) -> bytes:
+        """The model's state as safetensors, which ``interpret.edit.load_state`` or ``load_state_dict`` loads."""
+        if self.model is None:
+            raise Refused("there is no model to save.")
+        from safetensors.torch import save
+
+        state = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
+        return save(state, {"feature_names": json.dumps(self._plain_names())})
+
+    def _edit(self, question: Question) -> Edit:
+        """The edit that a question describes: images by index, images that are added, indices that are removed."""
+        if not self.editable:
+            raise Refused("only a network whose prototypes and features are images is edited here.")
+        assert isinstance(self.model, DataDomain)
+        edit = Edit(self.model)
+        try:
+            for p, image in dict(question.get("prototypes", {})).items():
+                edit.set_prototype(int(p), self._image(image))
+            for k, image in dict(question.get("features", {})).items():
+                edit.swap_feature(int(k), self._image(image))
+            for image in list(question.get("added", [])):
+                edit.add_feature(self._image(image))
+            for k in list(question.get("removed", [])):
+                edit.remove_feature(k)
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise Refused(str(error)) from None
+        return edit
+
+    def _image(self, values: Any) -> Tensor:
+        assert isinstance(self.model, DataDomain)
+        shape = self.model.shape
+        if not isinstance(values, list) or len(values) != math.prod(shape):
+            raise Refused(f"an image must be {math.prod(shape)} numbers, of the shape {list(shape)}.")
+        return torch.tensor(values, dtype=self.model.prototypes.dtype).reshape(shape)
+
+
+def _finite(rows: list[list[Any]]) -> list[list[Any]]:
+    return [[None if isinstance(v, float) and math.isnan(v) else v for v in row] for row in rows]
+
+
+def _names_in(path: Path) -> dict[int, str]:
+    try:
+        found = read_json(path)
+        return {int(k): str(name)[:LONGEST] for k, name in found.items()}
+    except (ValueError, AttributeError, OSError):
+        raise Refused(f"{path} holds no names of features; move it away, or repair it.") from None

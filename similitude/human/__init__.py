@@ -1,0 +1,15 @@
+"""People's similarity judgements: Tversky's model fitted to what people said, beside its rivals."""
+
+from .judgements import Judgements, confusions, directed, rankings, ratings, similarities, triplets
+from .model import TverskySimilarityModel
+
+__all__ = [
+    "Judgements",
+    "TverskySimilarityModel",
+    "confusions",
+    "directed",
+    "rankings",
+    "ratings",
+    "similarities",
+    "triplets",
+]

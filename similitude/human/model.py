@@ -1,0 +1,444 @@
+"""TverskySimilarityModel: Tversky's model of people's similarity judgements, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import form as forms
+from ..bank import FeatureBank
+from ..nn import TverskySimilarity
+from ..ops import reference
+from . import families, folds
+from .families import Family, Params, with_bias
+from .fitting import Told, expected, fit, pair_scores
+from .found import Contrasted, Found, Summary, summarise
+from .judgements import Array, Judgements, ratings
+from .rivals import Comparison, candidates, compare
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:
+    raise ImportError("TverskySimilarityModel needs scikit-learn ≥ 1.6: pip install 'similitude[sklearn]'.") from error
+
+OWN = ("one", "common+distinctive", "common")
+BIASES = ("none", "object", "row+column")
+
+
+class TverskySimilarityModel(RegressorMixin, BaseEstimator):
+    """Tversky's contrast model fitted to what people said about pairs of objects.
+
+    S(a, b) = c + θ f(A∩B) − α f(A−B) − β f(B−A), and with a bias + r_a − r_b. What S says people answer depends on the
+    judgements: a share of "same" is floor + (1 − floor) σ(S), a choice is a softmax over its question, a rating is S in
+    its unit. Several restarts train together; their predictions are averaged, and the best is there to read.
+
+    Args:
+        num_features: K, of features that are learned.
+        dim: Dimensions of the objects' vectors, whose products with the features are measures; None learns measures.
+        bias: none; object, one number for each object, added where it comes first and taken where it comes second; or
+            row+column, a number for each place.
+        intersection, difference, level, model: The form of the comparison, as in ``functional.tversky_similarity``.
+        features: Features that people listed, ``[N, J]``, 0 or more: each gets a weight, and no others are learned.
+        feature_names: Names of these features.
+        own: With ``features``: one weight each (one), one where it is common and one where it is distinctive
+            (common+distinctive), or common features only (common).
+        vectors: Objects as vectors, ``[N, D]``, such as word vectors: the bank is learned.
+        sides: With ``vectors``: whether to add a linear term of each of the two objects.
+        ordinal: Whether ratings are ordered categories, and not numbers.
+        l2: Weight decay, or several of which the held-out judgements choose; "auto" are those of the family.
+        restarts: Fits from different starts.
+        steps: Steps of Adam.
+        learning_rate: Its highest rate.
+        validation_fraction: Share of the pairs that stop a fit early; 0 trains on all to the end.
+        random_state: Seed.
+        verbose: Whether to show progress.
+
+    Attributes:
+        alpha_, beta_, theta_: Weights of what only the first has, only the second has, and both have.
+        bias_: Bias of each object, ``[N]`` or ``[2, N]``, or None.
+        objects_: Vectors of the objects, ``[N, D]``.
+        features_: The bank, ``[K, D]``; an object's measure of a feature is their product.
+        names_: Names of the objects.
+        layer_: The best restart as a TverskySimilarity.
+        restarts_: α, β, θ and the held-out loss of each restart.
+    """
+
+    def __init__(
+        self,
+        num_features: int = 24,
+        dim: int | None = 4,
+        *,
+        bias: str = "none",
+        intersection: str = "product",
+        difference: str = "subtractmatch",
+        level: str = "feature",
+        model: str = "contrast",
+        features: Any = None,
+        feature_names: Sequence[str] | None = None,
+        own: str = "one",
+        vectors: Any = None,
+        sides: bool = True,
+        ordinal: bool = False,
+        l2: float | Sequence[float] | str = "auto",
+        restarts: int = 8,
+        steps: int = 300,
+        learning_rate: float = 0.05,
+        validation_fraction: float = 0.1,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.num_features = num_features
+        self.dim = dim
+        self.bias = bias
+        self.intersection = intersection
+        self.difference = difference
+        self.level = level
+        self.model = model
+        self.features = features
+        self.feature_names = feature_names
+        self.own = own
+        self.vectors = vectors
+        self.sides = sides
+        self.ordinal = ordinal
+        self.l2 = l2
+        self.restarts = restarts
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.random_state: Any = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> TverskySimilarityModel:
+        """The model fitted to judgements, or to pairs ``[M, 2]`` of places or names and their ratings ``[M]``."""
+        said = self._judgements(X, y, sample_weight)
+        family = self._family(said)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        train, held = folds.holdout(said, self.validation_fraction, seed)
+        self.judgements_, self.family_, self.names_ = said, family, said.objects
+        self.fitted_ = fit(family, said, train, held, seed=seed, **self._settings())
+        self._read()
+        for sentence in self.warnings():
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+        return self
+
+    def predict(self, X: Any = None) -> Array:
+        """What people are expected to answer to the pairs ``[M, 2]``, by place or name; of all pairs, ``[N, N]``.
+
+        For choices this is S: the larger, the sooner chosen.
+        """
+        check_is_fitted(self)
+        N = len(self.names_)
+        first, second = np.divmod(np.arange(N * N), N) if X is None else self._pairs(X)
+        told, p = Told.of(self.judgements_, self.ordinal), self._restarts()
+        with torch.no_grad():
+            S = pair_scores(self.family_, p, torch.tensor(first), torch.tensor(second), N, self.judgements_.symmetric)
+            answers = expected(p, S, told).mean(0).double().numpy()
+        return answers.reshape(N, N) if X is None else answers
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R² of the predictions of ``X``: judgements, or pairs and what was said."""
+        said = self._judgements(X, y, sample_weight, known=True)
+        pairs = np.stack([said.first, said.second], 1)
+        error = np.average((said.value - self.predict(pairs)) ** 2, weights=said.answers)
+        spread = np.average((said.value - np.average(said.value, weights=said.answers)) ** 2, weights=said.answers)
+        return float(1 - error / spread) if spread > 0 else math.nan
+
+    def compare(
+        self,
+        rivals: Sequence[str] | str = "all",
+        judgements: Any = None,
+        *,
+        folds: str = "pairs",
+        k: int = 10,
+        repeats: int = 2,
+        restarts: int = 3,
+        dims: Sequence[int] = (3, 5),
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Comparison:
+        """This model and its rivals, fitted to the same folds of the judgements: one table of what each predicts.
+
+        Args:
+            rivals: Names among mds, mds-choice, slide vector, unfolding, cosine, dot, bilinear, common only, nmf and
+                bias only; or all.
+            judgements: By default those that the model was fitted to.
+            folds: What is held out: cells, pairs, directions, objects or raters.
+            k: Folds of each repeat.
+            repeats: How often the folds are drawn anew.
+            restarts: Fits of each model to each fold, whose predictions are averaged.
+            dims: Dimensions of the rivals, from which held-out judgements choose.
+            seed: Seed of folds and starts.
+            progress: Is told how many models of how many are done.
+        """
+        said = self._judgements(self.judgements_ if judgements is None else judgements, None, None)
+        ours = self._family(said)
+        models = [("Tversky" if self.bias == "none" else ours.name, [ours])]
+        if self.bias == "none" and not said.symmetric:
+            models.append(("Tversky + one bias", [with_bias(ours, "object")]))
+        models += list(candidates(rivals, dims))
+        settings = {**self._settings(), "restarts": restarts, "progress": None, "l2": None}
+        return compare(models, said, folds, k, repeats, seed=seed, **settings | {"progress": progress})
+
+    def warnings(self) -> list[str]:
+        """What the data cannot say about this fit, a sentence each."""
+        check_is_fitted(self)
+        said, out = self.judgements_, []
+        N = len(said.objects)
+        count = self.family_.parameters(N)
+        if len(said) < count:
+            out.append(f"{len(said):,} judgements are fewer than the {count:,} numbers that the model learns.")
+        spread = said.value.std() if said.kind != "choice" else (said.value / said.answers).std()
+        if spread < 1e-9:
+            out.append("all judgements are the same, so nothing is told about features, α, β or θ.")
+        if (self.bias == "none" and said.symmetric) or self._is_symmetric():
+            out.append("the judgements are the same in both directions, so α and β cannot be told apart.")
+        elif self.own != "common" and "beta" in self._restarts():
+            signs = np.sign(self.restarts_["alpha"] - self.restarts_["beta"])
+            if len(signs) > 1 and abs(signs.sum()) < len(signs):
+                share = max((signs > 0).mean(), (signs < 0).mean())
+                out.append(
+                    f"restarts disagree on whether α or β is larger ({share:.0%} agree), so the judgements do not "
+                    "tell; a bias explains such asymmetry as well (bias='object')."
+                )
+        return out
+
+    def summary(self, bootstrap: int = 20, progress: Callable[[int, int], None] | None = None) -> Summary:
+        """α, β, θ with intervals from a bootstrap over pairs, the fit, and what the data cannot say."""
+        check_is_fitted(self)
+        return summarise(self, bootstrap, progress)
+
+    def measures(self) -> Array:
+        """Measure of each feature in each object, ``[N, K]``; an object has a feature whose measure is above 0."""
+        check_is_fitted(self)
+        return self.objects_ @ self.features_.T
+
+    def salience(self) -> dict[str, float]:
+        """f(A) of each object, the sum of the measures that it has, the largest first."""
+        total = self.measures().clip(0).sum(1)
+        return {self.names_[i]: float(total[i]) for i in np.argsort(-total)}
+
+    def found(self, top: int = 8) -> list[Found]:
+        """The features, those with the largest sum of measures first, each with the objects that have it most."""
+        measures = self.measures().clip(0)
+        names = self.feature_names or [f"feature {k}" for k in range(measures.shape[1])]
+        out = []
+        for k in np.argsort(-measures.sum(0)):
+            order = [i for i in np.argsort(-measures[:, k])[:top] if measures[i, k] > 0]
+            owners = int((measures[:, k] > 0).sum())
+            out.append(Found(names[k], int(k), owners, [(self.names_[i], float(measures[i, k])) for i in order]))
+        return [one for one in out if one.count]
+
+    def explain(self, a: Any, b: Any, top: int = 8) -> Contrasted:
+        """What each feature adds to S(a, b), and to S(b, a)."""
+        check_is_fitted(self)
+        first, second = self._pairs([[a, b]])
+        return self._contrasted(int(first[0]), int(second[0]), top)
+
+    # What follows is for the methods above.
+
+    def _judgements(self, X: Any, y: Any, weight: Any, known: bool = False) -> Judgements:
+        if isinstance(X, Judgements):
+            if y is not None:
+                raise ValueError("judgements hold what people said; y is for pairs given as an array.")
+            return X
+        if y is None:
+            raise ValueError(
+                "fit takes judgements, made by confusions, ratings, directed, triplets, rankings or similarities, or "
+                "an array of pairs and y, what was said of them."
+            )
+        pairs = np.asarray(X)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
+        objects = self.names_ if known else None
+        rows = self._given_rows()
+        if objects is None and rows is not None and np.issubdtype(pairs.dtype, np.number):
+            objects = tuple(range(rows))
+        elif known and np.issubdtype(pairs.dtype, np.number):
+            pairs = np.stack(self._pairs(pairs), 1)
+            objects = tuple(range(len(self.names_)))
+        said = ratings(pairs[:, 0], pairs[:, 1], y, objects=objects)
+        if weight is None:
+            return said
+        weight = np.asarray(weight, dtype=np.float64)
+        if weight.shape != (len(pairs),) or not (weight >= 0).all() or not weight.sum() > 0:
+            raise ValueError(f"sample_weight must be {len(pairs)} numbers of 0 or more, not all 0.")
+        kept = ~np.isnan(np.asarray(y, dtype=np.float64))
+        return Judgements(**{**vars(said), "answers": weight[kept]}).only(weight[kept] > 0)
+
+    def _given_rows(self) -> int | None:
+        given = self.features if self.features is not None else self.vectors
+        return None if given is None else len(given)
+
+    def _family(self, said: Judgements) -> Family:
+        self._check()
+        rows = self._given_rows()
+        if rows is not None and rows != len(said.objects):
+            raise ValueError(f"{rows} rows of features or vectors are given for {len(said.objects)} objects.")
+        form = {
+            "intersection": self.intersection,
+            "difference": self.difference,
+            "level": self.level,
+            "model": self.model,
+        }
+        settings: dict[str, Any] = {"symmetric": said.symmetric, **form}
+        if self.features is not None:
+            family = families.given(self._table("features"), self.own, **settings)
+        elif self.vectors is not None:
+            family = families.vectors(self._table("vectors"), self.num_features, sides=self.sides, **settings)
+        elif self.dim is None:
+            family = families.direct(self.num_features, **settings)
+        else:
+            family = families.tversky(self.num_features, self.dim, **settings)
+        return with_bias(family, self.bias)
+
+    def _check(self) -> None:
+        forms.check_choice("bias", self.bias, BIASES)
+        forms.check_choice("own", self.own, OWN)
+        if self.features is not None and self.vectors is not None:
+            raise ValueError(
+                "features and vectors are both given; features are people's lists, vectors are embeddings: give one."
+            )
+        for name in ("num_features", "restarts", "steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction={self.validation_fraction!r} is not a share from 0 to below 1.")
+
+    def _table(self, name: str) -> Tensor:
+        values = torch.as_tensor(np.asarray(getattr(self, name), dtype=np.float32))
+        if values.dim() != 2 or not values.isfinite().all():
+            raise ValueError(
+                f"{name} must be a table of finite numbers, [N, columns]; its shape is {tuple(values.shape)}."
+            )
+        if name == "features" and (values < 0).any():
+            raise ValueError(
+                f"features must be 0 or more, such as how many people listed each; {values.min():g} is given."
+            )
+        if name == "vectors":
+            values = (values - values.mean(0)) / values.std(0).clamp_min(1e-6) / math.sqrt(values.shape[1]) * 2
+        return values
+
+    def _settings(self) -> dict[str, Any]:
+        from .progress import bar
+
+        l2 = None if self.l2 == "auto" else (self.l2,) if isinstance(self.l2, int | float) else tuple(self.l2)
+        shown = bar("fitting") if self.verbose else None
+        settings = {"restarts": self.restarts, "steps": self.steps, "lr": self.learning_rate, "ordinal": self.ordinal}
+        return {**settings, "l2": l2, "progress": shown}
+
+    def _restarts(self) -> Params:
+        return {name: t[0] for name, t in self.fitted_.params.items()}
+
+    def _is_symmetric(self) -> bool:
+        table = self.judgements_.table()
+        both = ~np.isnan(table) & ~np.isnan(table.T)
+        return bool(np.allclose(table[both], table.T[both]))
+
+    def _read(self) -> None:
+        """What the best restart found, as attributes."""
+        p = self._restarts()
+        alpha, theta = p["alpha"], p["theta"]
+        beta = p.get("beta", alpha)
+        self.restarts_ = {
+            "alpha": alpha.numpy(),
+            "beta": beta.numpy(),
+            "theta": theta.numpy(),
+            "loss": self.fitted_.each[0],
+        }
+        best = int(self.fitted_.each[0].argmin())
+        self.best_restart_ = best
+        self.alpha_, self.beta_, self.theta_ = float(alpha[best]), float(beta[best]), float(theta[best])
+        self.objects_, self.features_, self.distinctive_ = (t if t is None else t.numpy() for t in self._vectors(best))
+        self.bias_ = None
+        if "r" in p:
+            self.bias_ = p["r"][best].numpy() if "s" not in p else torch.stack([p["r"][best], p["s"][best]]).numpy()
+        bank = FeatureBank(*self.features_.shape)
+        with torch.no_grad():
+            bank.weight.copy_(torch.tensor(self.features_))
+        form = {
+            "intersection": self.intersection,
+            "difference": self.difference,
+            "level": self.level,
+            "model": self.model,
+        }
+        constants = {
+            "alpha": self.alpha_,
+            "beta": self.beta_,
+            "theta": self.theta_ if self.model == "contrast" else None,
+        }
+        self.layer_ = TverskySimilarity(
+            self.features_.shape[1], features=bank, **constants, parametrization="plain", **form
+        )
+
+    def _vectors(self, best: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Objects and bank of a restart, and the bank of distinctive features where it is another."""
+        p = {name: t[best : best + 1] for name, t in self._restarts().items()}
+        if self.features is not None:
+            bank = torch.diag(families.weights_of(p, "v", "scale")[0])
+            other = torch.diag(families.weights_of(p, "v2", "scale2")[0]) if self.own == "common+distinctive" else None
+            return self._table("features"), bank, other
+        if self.vectors is not None:
+            vectors = self._table("vectors")
+            return torch.cat([vectors, torch.ones(len(vectors), 1)], 1), p["F"][0], None
+        if self.dim is None:
+            return p["A"][0], torch.eye(self.num_features), None
+        return p["X"][0], p["F"][0], None
+
+    def _pairs(self, X: Any) -> tuple[Array, Array]:
+        at = {name: i for i, name in enumerate(self.names_)}
+        pairs = np.asarray(X, dtype=object)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
+
+        def place(item: Any) -> int:
+            if isinstance(item, str) or item not in range(len(self.names_)):
+                if str(item) not in at:
+                    near = forms.nearest(str(item), list(at)) if hasattr(forms, "nearest") else None
+                    raise ValueError(
+                        f"{item!r} is not among the {len(at)} objects" + (f"; {near!r} is." if near else ".")
+                    )
+                return at[str(item)]
+            return int(item)
+
+        places = np.array([[place(item) for item in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)
+        return places[:, 0], places[:, 1]
+
+    def _contrasted(self, a: int, b: int, top: int) -> Contrasted:
+        measures = torch.tensor(self.measures())
+        apart = measures if self.distinctive_ is None else torch.tensor(self.objects_ @ self.distinctive_.T)
+        A, B, A2, B2 = measures[a], measures[b], apart[a], apart[b]
+        names = self.feature_names or [f"feature {k}" for k in range(len(A))]
+        alpha, beta = (0.0, 0.0) if self.own == "common" and self.features is not None else (self.alpha_, self.beta_)
+        common = self.theta_ * reference.common_terms(A, B, self.intersection)
+        parts = {
+            "both": common,
+            "first only": -alpha * reference.distinctive_terms(A2, B2, self.difference),
+            "second only": -beta * reference.distinctive_terms(B2, A2, self.difference),
+        }
+        p = self._restarts()
+        pair, back = (torch.tensor([i, j]) for i, j in ((a, b), (b, a)))
+        with torch.no_grad():
+            one = {name: t[self.best_restart_ : self.best_restart_ + 1] for name, t in p.items()}
+            S = [float(pair_scores(self.family_, one, t[:1], t[1:], len(self.names_), False)) for t in (pair, back)]
+        rest = S[0] - float(sum(t.sum() for t in parts.values()))
+        return Contrasted(
+            self.names_[a],
+            self.names_[b],
+            S[0],
+            S[1],
+            rest,
+            {
+                part: [(names[k], float(t[k])) for k in t.abs().argsort(descending=True)[:top] if t[k] != 0]
+                for part, t in parts.items()
+            },
+            {part: float(t.sum()) for part, t in parts.items()},
+        )

@@ -1,0 +1,153 @@
+"""Models side by side: each fitted to the same folds of the same judgements, in one table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import families, folds
+from .families import Family, with_bias
+from .fitting import Fitted, Told, fit, predict
+from .judgements import Array, Judgements
+
+# Each rival is a list of families, from which the cells that stop a fold's fit choose.
+RIVALS: dict[str, Callable[[Sequence[int]], list[Family]]] = {
+    "mds": lambda dims: [families.metric(d, decay) for decay in (True, False) for d in dims],
+    "mds-choice": lambda dims: [
+        with_bias(families.metric(d, decay), "object") for decay in (True, False) for d in dims
+    ],
+    "slide vector": lambda dims: [families.metric(d, shift="slide") for d in dims],
+    "unfolding": lambda dims: [families.metric(d, shift="unfold") for d in dims],
+    "cosine": lambda dims: [families.cosine(d) for d in dims],
+    "dot": lambda dims: [families.dot(d) for d in dims],
+    "bilinear": lambda dims: [families.bilinear(d) for d in dims],
+    "common only": lambda dims: [families.common_only(dim=d) for d in dims],
+    "nmf": lambda dims: [families.dot(2 * d, floor=0.0) for d in dims],
+    "bias only": lambda _: [with_bias(families.constant(), "row+column")],
+}
+DIMS = (3, 5)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model's row: what it predicts of what was held out, means over repeats, and the standard error of R²."""
+
+    name: str
+    parameters: tuple[int, int]
+    measures: dict[str, float]
+    error: float
+    by_fold: Array
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of models; ``str`` prints it, ``frame()`` is a pandas frame."""
+
+    rows: list[Row]
+    folds: str
+    ceiling: dict[str, float] = field(default_factory=dict)
+
+    def columns(self) -> list[str]:
+        return [
+            name for name in ("R2", "deviance", "r", "asymmetry r") if any(name in row.measures for row in self.rows)
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        out = []
+        for row in self.rows:
+            low, high = row.parameters
+            line: dict[str, Any] = {"model": row.name, "parameters": low if low == high else f"{low}–{high}"}
+            line |= {name: row.measures.get(name, math.nan) for name in self.columns()}
+            out.append(line | {"± R2": row.error, "seconds": row.seconds})
+        return out
+
+    def frame(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame(self.table()).set_index("model")
+
+    def paired(self, one: str, other: str) -> tuple[float, float]:
+        """Mean difference of R² over folds of two models, and its standard error."""
+        rows = {row.name: row for row in self.rows}
+        for name in (one, other):
+            if name not in rows:
+                raise ValueError(f"no model {name!r} in this table; it has {', '.join(rows)}.")
+        difference = rows[one].by_fold - rows[other].by_fold
+        return float(difference.mean()), folds.standard_error(difference, len(difference))
+
+    def __str__(self) -> str:
+        names = [*self.columns(), "± R2"]
+        lines = [
+            f"{'model':32s} {'parameters':>11s} " + " ".join(f"{name:>12s}" for name in names) + f" {'seconds':>8s}"
+        ]
+        for line in self.table():
+            values = " ".join("           –" if math.isnan(line[name]) else f"{line[name]:12.3f}" for name in names)
+            lines.append(f"{line['model']:32s} {line['parameters']!s:>11s} {values} {line['seconds']:8.1f}")
+        if self.ceiling:
+            said = ", ".join(f"{name} {value:.3f}" for name, value in self.ceiling.items())
+            lines.append(f"noise ceiling: {said}")
+        return "\n".join([*lines, f"held out by {self.folds}; ± is the standard error of R² over folds that overlap"])
+
+
+def candidates(names: Sequence[str] | str, dims: Sequence[int] = DIMS) -> Iterator[tuple[str, list[Family]]]:
+    """Rivals by name: a name, a list of names, or all."""
+    wanted = list(RIVALS) if names == "all" else [names] if isinstance(names, str) else list(names)
+    for name in wanted:
+        if name not in RIVALS:
+            raise ValueError(f"no rival {name!r}; there are {', '.join(RIVALS)}.")
+        yield name, RIVALS[name](dims)
+
+
+def compare(
+    models: Sequence[tuple[str, list[Family]]],
+    said: Judgements,
+    by: str = "pairs",
+    k: int = 10,
+    repeats: int = 2,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """The models, fitted to the same folds. ``settings`` are those of ``fitting.fit``."""
+    masks = folds.split(said, by, k, repeats, seed)
+    total = sum(len(choices) for _, choices in models)
+    rows, done = [], 0
+    for name, choices in models:
+        started, fits = time.monotonic(), []
+        for family in choices:
+            fits.append((family, fit(family, said, masks[1], masks[2], seed=seed, **settings)))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        rows.append(row(name, fits, said, masks, repeats, time.monotonic() - started, bool(settings.get("ordinal"))))
+    return Comparison(rows, by, folds.ceiling(said))
+
+
+def row(
+    name: str,
+    fits: list[tuple[Family, Fitted]],
+    said: Judgements,
+    masks: tuple[Array, Array, Array],
+    repeats: int,
+    seconds: float,
+    ordinal: bool = False,
+) -> Row:
+    """The row of a model: for each fold the family whose fit was best on the cells that stopped it."""
+    test, train, _ = masks
+    best = np.stack([fitted.held for _, fitted in fits]).argmin(0)
+    told = Told.of(said, ordinal)
+    predicted = np.stack([predict(*fits[best[f]], said, told, f) for f in range(len(test))])
+    each = len(test) // repeats
+    parts = [slice(i * each, (i + 1) * each) for i in range(repeats)]
+    found = [folds.measures(said, predicted[part], test[part], train[part]) for part in parts]
+    mean = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+    by_fold = folds.by_fold(said, predicted, test, train)
+    counts = [family.parameters(len(said.objects)) for family, _ in fits]
+    return Row(name, (min(counts), max(counts)), mean, folds.standard_error(by_fold, each), by_fold, seconds)

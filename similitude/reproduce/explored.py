@@ -1,0 +1,181 @@
+"""``similitude explore SOURCE``: the explorer's page of a run, a checkpoint, word vectors or the demo's digits."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..explore import whole_page
+from ..explore.content import Content, content, content_of_words
+from ..explore.page import NotHtml, check_ending
+from ..explore.session import Refused, Session
+from ..files import write_text
+from ..interpret import words
+from ..models.data_domain import DataDomain
+from ..reach import projection
+from . import demo
+from .commands import MOST, fail, sentences
+from .data.digits import mnist
+from .data.find import DataError
+from .data.made_up import synthetic_digits
+from .figures.gallery import runs_in
+from .figures.runs import Run
+from .mnist import NETWORKS
+from .record import RunError
+
+if TYPE_CHECKING:
+    import typer
+else:
+    # cli.main says what to install if it is missing.
+    with suppress(ModuleNotFoundError):
+        import typer
+
+DEMO = "demo"
+# Networks of a run with a Tversky layer, best first: those that can be drawn on.
+TVERSKY = ("VisualTverskyMNISTNet", "TverskyMNISTNet")
+DIGITS = tuple("0123456789")
+NOTE = "The digits are those of MNIST."
+
+
+def explore(
+    source: Annotated[
+        str, typer.Argument(help="A run's folder, a checkpoint, word vectors, or demo.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write one .html file that needs no server, and exit.")] = None,
+    network: Annotated[str | None, typer.Option(help="Of a run with several networks: which.")] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Another run on the same data, to compare with.")
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="A JSON file that keeps the names given to features; a run has its own.")
+    ] = None,
+    vocabulary: Annotated[Path | None, typer.Option(help="A vocab.json that is not beside the checkpoint.")] = None,
+    how_many: Annotated[int, typer.Option("--words", min=2, max=MOST, help="Of word vectors: how many.")] = 30_000,
+    features: Annotated[int | None, typer.Option(min=1, max=MOST, help="Size of a fitted bank.")] = None,
+    bank: Annotated[str | None, typer.Option(help="Fit a bank of k-means or random directions.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to serve at.")] = "127.0.0.1",
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let --host be reached from elsewhere.")] = False,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Look at a Tversky network in the browser, and change it.
+
+    The page shows features with their examples, why an answer was given, objects as sets, and edits with a preview. It
+    is served on this machine alone, until Ctrl-C, and asks nothing of any other. --out writes one file instead, which
+    holds the examples that it shows: give it to no one who may not see them.
+    """
+    errors = (RunError, DataError, words.SourceError, Refused, OSError, NotHtml)
+    with sentences("explore needs {}: pip install 'similitude[explore]'", "stopped.", *errors):
+        if out is not None:
+            check_ending(out)
+        else:
+            _check_address(host, allow_remote)
+        typer.echo(f"reading {source} …", err=True)
+        session = session_of(source, network, names, vocabulary, how_many, features, bank)
+        if beside is not None:
+            session.place(session_of(beside, network).content)
+        if out is not None:
+            note = NOTE if session.universe is None else ""
+            write_text(out, whole_page(session.content, note))
+            typer.echo(f"page written to {out}")
+            return
+        from ..explore.server import serve
+
+        serve(session, host, port, allow_remote, lambda address: _ready(address, browser))
+
+
+def _check_address(host: str, allow_remote: bool) -> None:
+    """Before anything is read: what the server needs is there, and the address is allowed."""
+    from ..explore.server import RemoteRefused, check_host
+
+    try:
+        check_host(host, allow_remote)
+    except RemoteRefused as error:
+        fail(str(error), code=2)
+
+
+def _ready(address: str, browser: bool) -> None:
+    typer.echo(f"look at {address}\nCtrl-C ends it.")
+    if browser:
+        import threading
+        import webbrowser
+
+        # The server answers a moment later.
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+
+
+def session_of(
+    source: str,
+    network: str | None = None,
+    names: Path | None = None,
+    vocabulary: Path | None = None,
+    how_many: int = 30_000,
+    features: int | None = None,
+    bank: str | None = None,
+) -> Session:
+    """A session on what the source holds; the arguments are those of the command."""
+    if source == DEMO:
+        return session_of_digits(*_demo(), "MNIST digits", names)
+    folder = Path(source).expanduser()
+    if (folder / "result.json").exists() and bank is None:
+        run = runs_in(folder)[0]
+        if run.whole["experiment"] in ("mnist", "editing"):
+            return session_of_digits(*_network(run, network), f"{run.label}", names or folder / "names.json")
+    u = words.universe(source, vocabulary, how_many, features, bank=bank)
+    title = f"Words of {folder.name or source}"
+    return Session(lambda: content_of_words(u, title, exact=2**24, rounded=2**25), universe=u, names_file=names)
+
+
+def session_of_digits(model: nn.Module, x: Tensor, y: Tensor, title: str, names: Path | None = None) -> Session:
+    """A session on a network and digits ``[N, 1, 28, 28]``."""
+
+    def make() -> Content:
+        return content(model, x, y, classes=DIGITS, title=title)
+
+    bank = None if isinstance(model, DataDomain) else projection(model).features
+    return Session(make, model.eval(), bank, inputs=x, labels=y, names_file=names)
+
+
+def _demo() -> tuple[DataDomain, Tensor, Tensor]:
+    """The demo's layer as a network that can be drawn on, and its test digits."""
+    config = demo.Config()
+    digits = demo.load_digits(config.seed)
+    layer = demo.tversky(digits, config)
+    demo.train(layer, digits, config, config.tversky_rate, config.tversky_decay)
+    shape = (1, demo.SIDE, demo.SIDE)
+    network = DataDomain(nn.Flatten(), layer, shape)
+    network.set_images(
+        layer.prototypes.detach().reshape(-1, *shape), layer.features.weight.detach().reshape(-1, *shape)
+    )
+    return network, digits.test_x.reshape(-1, *shape), digits.test_y
+
+
+def _network(run: Run, wanted: str | None) -> tuple[nn.Module, Tensor, Tensor]:
+    """A run's trained network and the test digits."""
+    tensors, config = run.tensors(), run.config
+    if not tensors:
+        raise RunError(f"{run.label} has no model.safetensors: look at the folder of the run itself.")
+    if run.whole["experiment"] == "editing":
+        name, own = TVERSKY[0], tensors
+    else:
+        there = [name for name in TVERSKY if name in config["networks"]]
+        if not there or wanted not in (None, *there):
+            asked = "" if wanted is None else f" {wanted!r}; there"
+            raise RunError(f"{run.label} has no such Tversky network{asked} are {', '.join(there) or 'none'}.")
+        name = wanted or there[0]
+        own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+    options: dict[str, Any] = {"num_features": len(own["features"])} if "features" in own else {}
+    plain = {"init": "unit", "parametrization": "plain"}
+    model = NETWORKS[name](
+        dropout=config["dropout"], **options, **(plain if "alpha" in own or "head.alpha" in own else {})
+    )
+    try:
+        model.load_state_dict(own)
+    except RuntimeError as error:
+        raise RunError(f"{run.label} is of another version: {str(error).splitlines()[-1].strip()}") from None
+    digits = synthetic_digits(config["made_up"]) if config["made_up"] else mnist()
+    return model, digits.test_x.float().div(255).unsqueeze(1), torch.as_tensor(digits.test_y).long()

@@ -1,0 +1,324 @@
+"""The page in a real browser: every screen, as a file and served, by mouse and keyboard; its numbers are Python's."""
+
+import socket
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from similitude import FeatureBank, TverskyProjection, convert
+from similitude.explain import decision, explain, pair
+from similitude.explore import explore
+from similitude.explore.content import content
+from similitude.explore.session import Session
+from similitude.interpret.sets import Universe
+from similitude.models.data_domain import DataDomain
+from similitude.reproduce.data.made_up import synthetic_digits
+
+TOKEN = "the-token"
+WORDS = ["good", "bad", "better", "worse", "best", "ice-cream", "don't", "été", "<b>bold</b>", "</script>"]
+
+
+def digits(count=60):
+    made = synthetic_digits(200)
+    return made.test_x[:count].float().div(255).unsqueeze(1), made.test_y[:count].long()
+
+
+def network(x, y):
+    """A network whose prototypes and features are digits."""
+    torch.manual_seed(0)
+    head = TverskyProjection(784, 10, 12, parametrization="plain", init="unit", bias=True)
+    net = DataDomain(nn.Flatten(), head, (1, 28, 28)).eval()
+    net.set_images(torch.stack([x[y == c].mean(0) for c in range(10)]), torch.randn(12, 1, 28, 28))
+    with torch.no_grad():
+        net.alpha, net.beta, net.theta = 0.5, 0.2, 0.01
+        net.bias.normal_()
+    return net
+
+
+def words():
+    torch.manual_seed(1)
+    return Universe(FeatureBank(16, 6, presence=0.4), WORDS, torch.randn(len(WORDS), 6))
+
+
+def converted():
+    """A frozen backbone with a new head, and inputs that are no images."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 3))
+    convert(model, "2", num_features=8, start="weights", freeze=True, presence=0.3)
+    return model.eval(), torch.randn(40, 9), torch.arange(40) % 3
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder, (x, y) = tmp_path_factory.mktemp("pages"), digits()
+    model, inputs, labels = converted()
+    explore(network(x, y), x, y, classes=list("0123456789"), title="Digits", out=folder / "digits.html")
+    explore(words(), title="Words", out=folder / "words.html")
+    explore(
+        model,
+        inputs,
+        labels,
+        classes=["<i>a</i>", "b", "c"],
+        title="A <converted> model",
+        out=folder / "converted.html",
+    )
+    return {path.stem: path.as_uri() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def served():
+    """The address of a server on the digits, and its session."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    assert uvicorn
+    from similitude.explore.server import server
+
+    x, y = digits()
+    net = network(x, y)
+    session = Session(lambda: content(net, x, y, classes=list("0123456789"), title="Digits"), net, inputs=x, labels=y)
+    running = server(session, TOKEN)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not running.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/", session
+        running.should_exit = True
+        thread.join(10)
+
+
+SCREENS = ["", "features", "feature/3", "sets", "sets/NAMES", "pair", "pair/e0/e1"]
+ANSWERING = ["prototypes", "prototype/1", "why", "why?wrong", "why/0", "why/0/1", "why/0/1/2", "edit", "nothing/there"]
+
+
+def go(page, screen):
+    page.evaluate("screen => { location.hash = '#/' + screen; }", screen)
+    page.wait_for_timeout(60)
+
+
+def until(page, expression):
+    """Waits for it to be true; Playwright's own way of waiting is what the page's policy forbids."""
+    end = time.monotonic() + 10
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"not so after 10 s: {expression}"
+        time.sleep(0.02)
+
+
+def looks(page):
+    """What is wrong with what is shown: content that is cut to the right, or nothing to read."""
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"{wide} pixels to the right are cut"
+    assert page.locator("h1").count() == 1
+    assert len(page.locator("main").inner_text()) > 20
+    assert page.evaluate("document.documentElement.dataset.ready") == "yes"
+
+
+@pytest.mark.parametrize("size", [(1280, 800, "light"), (390, 844, "dark")], ids=["desk", "phone"])
+@pytest.mark.parametrize("name", ["digits", "words", "converted"])
+def test_every_screen_is_shown_from_a_file(pages, visit, name, size):
+    text = {"digits": "7%20%26%20%231", "words": "good%20%26%20bad", "converted": "b%20-%20c"}[name]
+    with visit(pages[name], *size) as page:
+        for screen in SCREENS + ([] if name == "words" else ANSWERING):
+            go(page, screen.replace("NAMES", text))
+            looks(page)
+        assert page.locator("main b, main i").count() == 0
+
+
+def test_every_screen_is_shown_by_a_server(served, visit):
+    address, _ = served
+    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
+        assert TOKEN not in page.url
+        for screen in SCREENS + ANSWERING:
+            go(page, screen.replace("NAMES", "7"))
+            looks(page)
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]")
+
+
+def test_without_the_token_there_is_nothing_to_see(served, visit):
+    address, _ = served
+    with visit(address, own=(address, "blob:", "data:"), quiet=False) as page:
+        assert "it holds the token" in page.locator("main").inner_text()
+
+
+def number(text):
+    return float(text.replace("−", "-").replace("+", "").replace(",", "").replace("%", ""))
+
+
+def test_numbers_are_those_of_python(pages, visit):
+    x, y = digits()
+    net = network(x, y)
+    with visit(pages["digits"]) as page:
+        right = (net(x).argmax(-1) == y).double().mean().item()
+        assert f"{100 * right:.1f} %" in page.locator("main").inner_text()
+        for i in range(4):
+            e = explain(net, x[i])
+            go(page, f"why/{i}")
+            assert number(page.locator("#similarity").inner_text()) == pytest.approx(e.similarity, abs=1.1e-4)
+            assert page.locator("h1").inner_text() == f"Why {e.prototype}?"
+            bars = [number(text) for text in page.locator(".bars .heading .number").all_inner_texts()]
+            kinds = [e.common.sum(), e.input_only.sum(), e.prototype_only.sum(), e.bias, e.similarity]
+            assert bars == pytest.approx([float(v) for v in kinds], abs=1.1e-4)
+            d = decision(net, x[i], 4, 9)
+            go(page, f"why/{i}/4/9")
+            assert number(page.locator("#difference").inner_text()) == pytest.approx(d.difference, abs=1.1e-4)
+        layer, vectors = net.as_projection(), net.encode(x)
+        go(page, "pair/e2/e5")
+        both = pair(layer, vectors[2], vectors[5])
+        assert number(page.locator("#forth").inner_text()) == pytest.approx(both.similarity, abs=1.1e-4)
+        assert number(page.locator("#back").inner_text()) == pytest.approx(both.reverse, abs=1.1e-4)
+
+
+def test_sets_are_those_of_python(pages, visit):
+    u = words()
+    with visit(pages["words"]) as page:
+        for text in ("good & bad - worse", '~good | "ice-cream"', "été ^ 'don\\'t'"):
+            go(page, "sets")
+            page.locator("#expression").fill(text)
+            page.wait_for_selector("#size")
+            assert page.locator("#size").inner_text().startswith(f"{len(u(text))} of 16 features")
+            shown = page.locator(".tile .caption").all_inner_texts()
+            assert [number(t) for t in shown] == pytest.approx([s for _, s in u(text).rank(60)], abs=0.006)
+
+
+def test_an_error_in_an_expression_is_shown_under_its_character(pages, visit):
+    with visit(pages["words"]) as page:
+        go(page, "sets")
+        page.locator("#expression").fill("good & goood")
+        until(page, "document.querySelector('#problem').textContent != ''")
+        assert "no object is named 'goood'; nearest names: good" in page.locator("#problem").inner_text()
+        assert page.evaluate("document.querySelector('.marker').textContent") == " " * 7 + "↑"
+
+
+def test_tab_completes_a_name(pages, visit):
+    with visit(pages["words"]) as page:
+        go(page, "sets")
+        page.locator("#expression").press_sequentially("good & bes")
+        page.keyboard.press("Tab")
+        assert page.locator("#expression").input_value() == "good & best"
+        assert page.locator("#size").count() == 1
+
+
+def test_a_feature_that_is_switched_off_moves_the_answer(pages, visit):
+    x, y = digits()
+    layer = network(x, y).as_projection()
+    with visit(pages["digits"]) as page:
+        go(page, "why/0/3")
+        before = number(page.locator("#similarity").inner_text())
+        button = page.locator("button[aria-label$=' off']").first
+        k = int(button.get_attribute("aria-label").split()[2])
+        share = explain(layer, layer_input(x, 0), 3).shares()[k].item()
+        button.click()
+        page.wait_for_selector("text=Switched off")
+        after = number(page.locator("#similarity").inner_text())
+        assert after == pytest.approx(before - share, abs=2.1e-4)
+        page.get_by_role("button", name="Switch all on").click()
+        page.wait_for_timeout(60)
+        assert number(page.locator("#similarity").inner_text()) == before
+
+
+def layer_input(x, i):
+    return x[i].flatten()
+
+
+def test_keys_and_the_buttons_of_the_browser_lead_through_examples(pages, visit):
+    with visit(pages["digits"]) as page:
+        go(page, "why/0")
+        page.keyboard.press("ArrowRight")
+        until(page, "location.hash == '#/why/1'")
+        page.go_back()
+        until(page, "location.hash == '#/why/0'")
+        page.go_forward()
+        until(page, "location.hash == '#/why/1'")
+        page.get_by_role("link", name="Features", exact=True).click()
+        page.wait_for_selector("h1:text('Features')")
+        # The first thing that Tab meets leads past the screens.
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "content"
+
+
+def test_a_name_given_in_a_file_is_kept_by_the_browser(pages, visit):
+    with visit(pages["digits"]) as page:
+        go(page, "feature/2")
+        page.locator("#name").fill("<b>stroke</b>")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h1:text('<b>stroke</b>')")
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]")
+        assert page.locator("h1").inner_text() == "<b>stroke</b>"
+        go(page, "feature/3")
+        page.locator("#name").fill("<b>stroke</b>")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#status:text('already')")
+
+
+def test_drawing_previews_applies_undoes_and_saves(served, visit, tmp_path):
+    address, session = served
+    before = session.model.prototypes.detach().clone()
+    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:"), accept_downloads=True) as page:
+        go(page, "edit")
+        page.wait_for_selector("#preview:enabled")
+        page.locator("#index").select_option("7")
+        page.wait_for_selector("#preview:enabled")
+        box = page.locator("canvas").bounding_box()
+        page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2, steps=5)
+        page.mouse.up()
+        page.locator("#preview").click()
+        page.wait_for_selector("#outcome")
+        assert "answers flip" in page.locator("#outcome").inner_text()
+        assert torch.equal(session.model.prototypes, before)
+        page.locator("#apply").click()
+        page.wait_for_selector("#undo:text('Undo (1)')")
+        edited = session.model.prototypes.detach().clone()
+        changed = (edited != before).flatten(1).sum(1)
+        assert changed[7] > 10
+        assert changed.sum() == changed[7]
+        with page.expect_download() as download:
+            page.locator("#save").click()
+        download.value.save_as(tmp_path / "edited.safetensors")
+        page.locator("#undo").click()
+        page.wait_for_selector("#undo:text('Undo (0)')")
+    from safetensors.torch import load_file
+
+    assert torch.equal(session.model.prototypes, before)
+    assert torch.equal(load_file(tmp_path / "edited.safetensors")["prototypes"], edited)
+
+
+def test_a_notebook_shows_the_page_in_a_frame(visit, tmp_path):
+    """The frame has no origin: its links and addresses must not lead to the notebook around it."""
+    x, y = digits()
+    around = tmp_path / "notebook.html"
+    around.write_text(f"<!doctype html><html data-ready='yes'>{explore(network(x, y), x, y)._repr_html_()}")
+    with visit(around.as_uri(), own=("file:", "blob:", "data:", "about:")) as page:
+        frame = page.frame_locator("iframe")
+        frame.locator("h1").wait_for()
+        frame.get_by_role("link", name="Features", exact=True).click()
+        frame.locator("h1:text('Features')").wait_for()
+        frame.get_by_role("link", name="Sets", exact=True).click()
+        frame.locator("#expression").fill("#1 & #2")
+        frame.locator("#size").wait_for()
+        assert page.url == around.as_uri()
+
+
+def test_a_hundred_thousand_measures_are_listed_as_quickly_as_ten(visit, tmp_path):
+    torch.manual_seed(3)
+    layer = TverskyProjection(16, 5, 8192, presence=0.1)
+    path = tmp_path / "large.html"
+    page_ = explore(layer, torch.randn(300, 16), out=path)
+    assert any("of 300 examples" in s or "rounded" in s for s in page_.content.about["left_out"])
+    with visit(path.as_uri()) as page:
+        go(page, "features")
+        page.wait_for_selector(".feature")
+        assert page.locator(".feature").count() < 120
+        page.mouse.wheel(0, 100_000)
+        until(page, "[...document.querySelectorAll('.feature .name')].some(e => Number(e.textContent.slice(8)) > 2000)")
+        assert page.locator(".feature").count() < 120
