@@ -236,7 +236,7 @@ def test_tables_have_the_layer_beside_its_baselines():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("data=birds", "one of digits, fashion, planted, words; got 'birds'"),
+        ("data=birds", "one of digits, fashion, planted, words, tables; got 'birds'"),
         ("layer=letgo", "one of linear, mlp, default"),
         ("seeds=0", "1 or more"),
         ("presence=1", "between 0 and 1"),
