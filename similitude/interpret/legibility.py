@@ -90,7 +90,7 @@ class Legibility:
         deciding: median number of features that make 80 % of a decision between the first class and the second; None
             where outputs are no sum over features.
         feature_names: the names of the layer's features that have one.
-        impurity: by name of each feature called as an attribute, the share of its objects that lack the attribute, or NaN.
+        impurity: by name of each feature called as an attribute, the share of its objects that lack it, or NaN.
         lacking: the share of all objects that lack the attribute, by the same names: chance.
     """
 
