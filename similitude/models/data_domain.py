@@ -190,9 +190,8 @@ class DataDomain(Contrast):
         if prototypes is not None and self.bias is not None and len(prototypes) != len(self.bias):
             raise ValueError(f"the head has a bias for {len(self.bias)} prototypes; got {len(prototypes)} images.")
         if threshold is not None:
-            self._check_threshold(
-                threshold, len(self._images()) - len(self.prototypes) if features is None else len(features)
-            )
+            there = self.features if features is None else features
+            self._check_threshold(threshold, 0 if there is None else len(there))
         for name, images in given.items():
             parameter = getattr(self, name)
             if parameter.shape == images.shape:

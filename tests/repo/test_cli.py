@@ -211,7 +211,7 @@ def test_the_mlp_has_as_many_parameters_as_the_projection(few_digits, features):
 def test_a_prototype_is_drawn_from_its_features_alone(few_digits):
     layer = demo.tversky(few_digits, demo.Config(num_features=20))
     with torch.no_grad():
-        before = demo.drawn(layer)
+        before = demo.drawn(layer).clone()
         away = torch.randn(10, 784)
         basis = torch.linalg.qr(layer.features.weight.T).Q
         layer.prototypes += 5 * (away - away @ basis @ basis.T)  # no feature measures this
