@@ -81,7 +81,11 @@ def loss(
     # Only positive measures count, and the others are not kept.
     how = plan_of(x, prototypes, features, form, dtype, threshold)
     inputs = _taken(x, prototypes, features, threshold, form, dtype, how)
-    A, B = (side.relu_() for side in all_pairs(*inputs, form.normalize))
+    A, B = all_pairs(*inputs, form.normalize)
+    if eager(x):
+        # The loss gives no gradient to measures that were negative.
+        with torch.no_grad():
+            A, B = A.relu_(), B.relu_()
     return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0], scale=scale)
 
 
