@@ -39,8 +39,12 @@ def compiler() -> list[str]:
     return named if shutil.which(named[0]) else []
 
 
-# Whether kernels can be asked for: not switched off, and a compiler is there. They may still fail to build.
-AVAILABLE = os.name == "posix" and os.environ.get(OFF) != "0" and bool(compiler())
+def available() -> bool:
+    """Whether kernels can be asked for: they are not switched off, and a compiler is there. They may fail to build."""
+    return os.name == "posix" and os.environ.get(OFF) != "0" and bool(compiler())
+
+
+AVAILABLE = available()
 
 
 @cache
