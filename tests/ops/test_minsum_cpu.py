@@ -276,13 +276,17 @@ def test_functorch_is_the_same(any_size, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_backend_torch_asks_for_no_kernels(any_size, kind, monkeypatch):
+def test_the_backend_torch_and_the_switch_ask_for_no_kernels(any_size, kind, monkeypatch):
     asked = []
     monkeypatch.setattr(build, "library", lambda: asked.append(1))
     value_and_gradients(make_inputs(), intersection=kind, backend="torch")
     assert not asked
-    value_and_gradients(make_inputs(), intersection=kind)
-    assert bool(asked) == build.AVAILABLE
+    monkeypatch.setattr(build, "AVAILABLE", False)
+    F.common(*make_inputs()[:3], intersection=kind)
+    assert not asked
+    monkeypatch.setattr(build, "AVAILABLE", True)
+    F.common(*make_inputs()[:3], intersection=kind)
+    assert asked
 
 
 @pytest.fixture
@@ -357,6 +361,7 @@ def test_where_the_kernels_cannot_be_built_plain_torch_answers_and_one_sentence_
     )
     assert not list(tmp_path.rglob("building-*"))
     monkeypatch.setattr(build, "library", lambda: found)
+    monkeypatch.setattr(build, "AVAILABLE", True)
     a, b = measures(9, 11, 70)
     torch.testing.assert_close(minsum.min_sum(a, b), PairSum.forward(a, b, "min", False), rtol=0, atol=0)
 

@@ -27,7 +27,7 @@ PRODUCT = {torch.float32: 86.0, torch.float64: 700.0}
 def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor | None:
     """Σ_k of all pairs, ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``; None if the kernels do not take it."""
     dtype, steps = limits(a, b, kind)
-    kernels = build.library() if dtype else None
+    kernels = build.library() if dtype and build.AVAILABLE else None
     if dtype is None or kernels is None:
         return None
     N, P = a.shape[-2], b.shape[-2]
@@ -48,7 +48,7 @@ def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor | None:
 def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[Tensor, Tensor] | None:
     """Gradients of ``pair_sum`` by ``a`` and ``b``; None if the kernels do not take it."""
     dtype, _ = limits(a, b, kind)
-    kernels = build.library() if dtype and moderate(grad) else None
+    kernels = build.library() if dtype and build.AVAILABLE and moderate(grad) else None
     if dtype is None or kernels is None:
         return None
     N, P, K = *grad.shape[-2:], a.shape[-1]
