@@ -282,10 +282,10 @@ def test_the_backend_torch_and_the_switch_ask_for_no_kernels(any_size, kind, mon
     value_and_gradients(make_inputs(), intersection=kind, backend="torch")
     assert not asked
     monkeypatch.setattr(build, "AVAILABLE", False)
-    F.common(*make_inputs()[:3], intersection=kind)
+    minsum.common_sum(*measures(9, 11, 70), kind)
     assert not asked
     monkeypatch.setattr(build, "AVAILABLE", True)
-    F.common(*make_inputs()[:3], intersection=kind)
+    minsum.common_sum(*measures(9, 11, 70), kind)
     assert asked
 
 
@@ -350,7 +350,8 @@ def test_where_the_kernels_cannot_be_built_plain_torch_answers_and_one_sentence_
     any_size, fresh, tmp_path, monkeypatch
 ):
     compiler = tmp_path / "broken-c++"
-    compiler.write_text("#!/bin/sh\necho 'file.cpp:1: error: no such thing' >&2\nexit 1\n")
+    half = 'for last; do :; done; echo half > "$last"'
+    compiler.write_text(f"#!/bin/sh\n{half}\necho 'file.cpp:1: error: no such thing' >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     found, said = fresh()
@@ -359,7 +360,7 @@ def test_where_the_kernels_cannot_be_built_plain_torch_answers_and_one_sentence_
         "similitude computes min-sums in plain torch, which is slower: their kernels could not be built by "
         f"{compiler} (file.cpp:1: error: no such thing); SIMILITUDE_CPU_KERNELS=0 asks for none."
     )
-    assert not list(tmp_path.rglob("building-*"))
+    assert not list((tmp_path / "cache" / "similitude" / "kernels").iterdir())
     monkeypatch.setattr(build, "library", lambda: found)
     monkeypatch.setattr(build, "AVAILABLE", True)
     a, b = measures(9, 11, 70)
