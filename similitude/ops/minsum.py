@@ -220,9 +220,10 @@ def _soft_terms(a: Tensor, b: Tensor, factors: int) -> Tensor:
     out = a.new_empty(*a.shape[:-1], b.shape[-2])
     for i, j in _tiles(a, b):
         sums = torch.threshold_(a[..., i, None, :] + b[..., None, j, :], -3.0, -1.0)
-        product, *rest = sums.chunk(factors, -1)
-        for factor in rest:
-            product.mul_(factor)
+        size = sums.shape[-1] // factors
+        product = sums[..., :size]
+        for start in range(size, sums.shape[-1], size):
+            product.mul_(sums[..., start : start + size])
         out[..., i, j] = product.log_().sum(-1).neg_()
     return out
 
