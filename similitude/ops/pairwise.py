@@ -107,7 +107,6 @@ class Pairs:
     def gmean(self) -> Tensor:
         return separable.gmean(self.a, self.b)
 
-
     def min_sum(self) -> Tensor:
         if self._min_sum is None:
             self._min_sum = minsum.min_sum(self.a, self.b, self.kernels)
