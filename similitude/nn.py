@@ -316,8 +316,7 @@ class TverskyProjection(Contrast):
         prototypes, form = self.prototypes, self.form
         weight, threshold = self._features(x)
         where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
-        sources = [prototypes, weight, *self.learned(), threshold] if where else []
-        sources = [s for s in sources if s is not None]
+        sources = [s for s in (prototypes, weight, *self.learned(), threshold) if s is not None] if where else []
         if where is None or any(s.is_inference() for s in sources):
             if not torch.compiler.is_compiling():
                 self.__dict__["_kept"] = None
@@ -335,9 +334,10 @@ class TverskyProjection(Contrast):
         checks.check_vectors("x", x)
         if self.form.backend == "triton":
             checks.check_triton(self.prototypes)
+        dtype = rounded(x)
         with without_autocast(x.device.type):
             scalars = F.scalars(x, *self.contrast())
-            return vectors.prepare(self.prototypes, weight, scalars, self.form, rounded(x), threshold)
+            return vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""
