@@ -302,9 +302,9 @@ class TverskyProjection(Contrast):
         kept = None if torch.compiler.is_compiling() else self._kept
         served = kept is not None and kept.serves(self, x)
         out = vectors.project_on(kept.value, x) if served else self._similarities(x)  # pyright: ignore
-        if self.starting_scale is not None:
-            out = (out * self.scale).to(out.dtype)
-        bias = self.bias
+        scale, bias = None if self.starting_scale is None else self.scale, self.bias
+        if scale is not None:
+            out = (out * scale).to(out.dtype)
         return out if bias is None else out + bias.to(out.dtype)
 
     def _similarities(self, x: Tensor) -> Tensor:

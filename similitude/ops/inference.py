@@ -74,13 +74,14 @@ def _table(name: str, b: Tensor, scalars: Scalars) -> Tensor:
 
 def project(side: Side, a: Tensor) -> Tensor:
     """S of objects with measures ``a [N, K]``, which it may overwrite: ``[N, P]`` and, if padded, more."""
-    if side.form.backend == "reference":
-        return reference.pairwise(a, side.measures, *side.scalars, *side.form[:4])
     if side.salience is None:
-        return pairwise.similarity(a, side.measures, *side.scalars, side.form)  # pyright: ignore
-    sizes = (*a.shape, len(side.salience), a.device.type)
-    found = Present.of(a) if looks_up(*sizes) else None
-    if found is not None and not looks_up(*sizes, len(found.places)):
+        assert side.measures is not None
+        if side.form.backend == "reference":
+            return reference.pairwise(a, side.measures, *side.scalars, *side.form[:4])
+        return pairwise.similarity(a, side.measures, *side.scalars, side.form)
+    (N, K), P, device = a.shape, len(side.salience), a.device.type
+    found = Present.of(a) if looks_up(N, K, P, device) else None
+    if found is not None and not looks_up(N, K, P, device, len(found.places)):
         found = None
     if side.form.two_products:
         return _two_products(side, a, found)
