@@ -80,7 +80,7 @@ class KeptSide(Kept):
         bank, homes = self.bank, self.homes
         if homes is None or bank is None or type(x) is not Tensor or not x.is_cpu or x.dtype is not self.dtype:
             return False
-        if layer._parameters is not self.own or layer._modules["features"] is not bank:
+        if layer._parameters is not self.own or layer._modules.get("features") is not bank:
             return False
         if bank._forward_hooks or bank._forward_pre_hooks or "forward" in bank.__dict__ or _has_any_global_hook():
             return False
@@ -124,6 +124,6 @@ def some_columns(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _some(x: Tensor) -> Tensor:
     step = max(1, x.shape[-1] // 8)
-    if x.numel() >= LARGE and x.is_contiguous():
+    if x.dim() > 1 and x.shape[-1] > 1 and x.numel() >= LARGE and x.is_contiguous():
         return x.view(-1)[:: x.shape[-1] - step]
     return x[..., ::step]

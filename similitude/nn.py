@@ -298,8 +298,7 @@ class TverskyProjection(Contrast):
         return self.prototypes.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        # A graph that looks at what is kept is compiled again for each answer.
-        kept = None if torch.compiler.is_compiling() else self._kept
+        kept = None if torch.compiler.is_compiling() else self._kept  # looked at, it would compile each answer anew
         served = kept is not None and kept.serves(self, x)
         out = vectors.project_on(kept.value, x) if served else self._similarities(x)  # pyright: ignore
         scale, bias = None if self.starting_scale is None else self.scale, self.bias
@@ -311,7 +310,8 @@ class TverskyProjection(Contrast):
         """Similarities, ``[..., P]``. ``eval()`` under ``no_grad`` keeps the prototypes' side for the next batch.
 
         It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
-        they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
+        they are detected if they touch what is sampled, about eight columns or, of large tensors, an element of every
+        row; ``eval()`` called again drops what is kept.
         """
         prototypes, form = self.prototypes, self.form
         weight, threshold = self._features(x)

@@ -114,11 +114,13 @@ class Doubled(nn.Module):
         return 2 * x
 
 
+def doubling(bank, _) -> None:
+    bank.weight.mul_(2)
+
+
 BETWEEN = {
     "a hook on the bank": lambda layer: layer.features.register_forward_hook(lambda *_: layer.features.weight * 2),
-    "a hook before the bank": lambda layer: layer.features.register_forward_pre_hook(
-        lambda bank, _: bank.weight.mul_(2)
-    ),
+    "a hook before the bank": lambda layer: layer.features.register_forward_pre_hook(doubling),
     "another forward of the bank": lambda layer: setattr(
         layer.features, "forward", lambda *_: layer.features.weight * 2
     ),
@@ -136,7 +138,7 @@ BETWEEN = {
 @pytest.mark.parametrize("change", BETWEEN)
 @pytest.mark.parametrize("large", [False, True])
 def test_what_stands_between_a_layer_and_its_tensors_is_seen(change, large, monkeypatch):
-    monkeypatch.setattr("similitude.kept.LARGE", 0 if large else math.inf)
+    monkeypatch.setattr("similitude.kept.LARGE", 2 if large else math.inf)
     layer, x = made(), torch.randn(3, D)
     with torch.no_grad():
         before = layer(x)
@@ -147,6 +149,20 @@ def test_what_stands_between_a_layer_and_its_tensors_is_seen(change, large, monk
         layer._kept = None
         if change != "a hook before the bank":
             torch.testing.assert_close(layer(x), after)
+
+
+def test_a_change_of_data_of_large_tensors_is_seen_in_any_row_and_any_eighth_of_the_columns(monkeypatch):
+    monkeypatch.setattr("similitude.kept.LARGE", 2)
+    layer, x = TverskyProjection(64, 16, 24).eval(), torch.randn(3, 64)
+    with torch.no_grad():
+        layer(x)
+        for vectors in (layer.prototypes, layer.features.weight):
+            parts = [vectors.data[:, i : i + 8] for i in range(0, 64, 8)] + [*vectors.data]
+            for part in parts:
+                assert layer._kept.serves(layer, x)
+                part.neg_()
+                assert not layer._kept.serves(layer, x)
+                layer(x)
 
 
 def test_what_is_kept_serves_no_other_kind_of_input():
