@@ -118,7 +118,12 @@ def content(
     images = _images(inputs, N) if images is None else images
     if isinstance(getattr(model, "features", None), Tensor):
         about["signed"] = bool((model.features < 0).any())
-    return Content(about, arrays, _sprites(model, found, images, H))
+    sprites = _sprites(model, found, images, H)
+    if "features" in sprites:
+        tile = sprites["features"]
+        # What is drawn on has the size of an image, whatever size its thumbnail has.
+        about["shape"] = list(getattr(model, "shape", (1, tile.height, tile.width)))
+    return Content(about, arrays, sprites)
 
 
 @torch.no_grad()
@@ -174,7 +179,7 @@ def _left_out(N: int, H: int, dtype: type) -> list[str]:
     """Sentences on what the page does not have."""
     found = []
     if H < N:
-        found.append(f"The page holds {H:,} of {N:,} examples; presence and accuracy are those of all.")
+        found.append(f"The page holds {H:,} of {N:,} examples; each feature's presence is that among all of them.")
     if dtype is np.float16:
         found.append("Measures are rounded to three digits (float16), and so is every number made of them.")
     return found
@@ -203,7 +208,9 @@ def _of_bank(bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[st
     about["dead"], about["ever_present"] = used.dead, used.ever_present
     about["duplicates"] = [[k, earlier, cosine] for k, earlier, cosine in used.duplicates]
     nearest, cosines = _nearest(bank.weight)
+    threshold = torch.zeros(bank.num_features) if bank.threshold is None else bank.threshold
     return {
+        "thresholds": _array(threshold),
         "presence": _array(used.presence),
         "strength": _array(used.measure),
         "nearest": nearest.numpy().astype(np.int32),

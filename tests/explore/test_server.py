@@ -36,7 +36,7 @@ def network():
 def session(tmp_path):
     net, x = network(), torch.rand(20, 1, 4, 4)
     y = torch.arange(20) % 3
-    return Session(lambda: content(net, x, y), net, inputs=x, labels=y, names_file=tmp_path / "names.json")
+    return Session(lambda: content(net, x, y), net, edited=net, inputs=x, labels=y, names_file=tmp_path / "names.json")
 
 
 @pytest.fixture

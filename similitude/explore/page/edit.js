@@ -12,11 +12,12 @@ export function edit(model) {
     return [h("h1", {}, "Edit"), h("p", {}, "An edit needs the network, which this page does not hold. Start the explorer on it: "), h("p", {}, h("code", {}, "similitude explore RUN"))];
   }
   if (!model.about.offers.edit) {
-    return [h("h1", {}, "Edit"), h("p", {}, "Only a network whose prototypes and features are images can be drawn on. On the pages of features they can be named, and on Why they can be switched off."), saving(model)];
+    return [h("h1", {}, "Edit"), h("p", {}, "An edit needs a layer, and examples with labels to preview it on. On the pages of features they can be named, and on Why they can be switched off."), saving(model)];
   }
+  if (!model.about.shape) return thresholdsAlone(model);
   const canvas = h("canvas", { class: "draw", tabindex: 0, role: "img", "aria-label": "Drawing. Arrow keys move the pen, space draws." });
   const board = drawing(canvas, model.about.shape), answer = h("div", {});
-  const kind = h("select", { id: "kind", onchange: () => { fill(); load(); } }, h("option", { value: "prototype" }, "prototype"), h("option", { value: "feature" }, "feature"), h("option", { value: "added" }, "new feature"));
+  const kind = h("select", { id: "kind", onchange: () => { fill(); load(); } }, h("option", { value: "prototype" }, "prototype"), h("option", { value: "feature" }, "feature"), model.about.offers.add ? h("option", { value: "added" }, "new feature") : null);
   const which = h("select", { id: "index", "aria-label": "Which one", onchange: () => load() });
   const example = h("input", { type: "text", id: "from", inputmode: "numeric", size: 6, placeholder: "number" });
   const erase = h("button", { type: "button", "aria-pressed": "false", onclick: () => { board.ink = board.ink ? 0 : 1; erase.setAttribute("aria-pressed", String(!board.ink)); } }, "Erase");
@@ -32,26 +33,12 @@ export function edit(model) {
     if (kind.value === "added") return { added: [pixels] };
     return { [`${kind.value}s`]: { [which.value]: pixels } };
   };
-  // Runs a step with the buttons off; what goes wrong is said.
-  async function step(action) {
-    const buttons = document.querySelectorAll("#edit button");
-    buttons.forEach((button) => { button.disabled = true; });
-    try { await action(); } catch (error) { say(error.message); }
-    buttons.forEach((button) => { button.disabled = false; });
-  }
   const load = () => step(async () => {
     answer.replaceChildren();
     if (kind.value === "added") board.set(new Array(board.pixels.length).fill(0));
     else board.set((await model.source.ask("image", { kind: kind.value, index: Number(which.value) })).pixels);
   });
   const copy = () => step(async () => board.set((await model.source.ask("image", { kind: "example", index: Number(example.value) })).pixels));
-  const preview = () => step(async () => answer.replaceChildren(...previewed(model, await model.source.ask("preview", changes()))));
-  const changed = (text) => (about) => {
-    model.source.about = about;
-    window.dispatchEvent(new CustomEvent("changed", { detail: text }));
-  };
-  const apply = () => step(async () => changed("The edit is applied.")(await model.source.ask("apply", changes())));
-  const undo = () => step(async () => changed("The edit is undone.")(await model.source.ask("undo")));
   fill();
   load();
   return [
@@ -63,10 +50,58 @@ export function edit(model) {
         canvas, h("p", {}),
         h("div", { class: "row" }, h("label", { for: "pen" }, "Pen"), size, erase, h("button", { onclick: () => board.set(new Array(board.pixels.length).fill(0)) }, "Clear"), h("button", { onclick: load }, "As it was")),
         h("div", { class: "row" }, h("label", { for: "from" }, "Copy example"), example, h("button", { onclick: copy }, "Copy")),
-        h("div", { class: "row" }, h("button", { class: "primary", id: "preview", onclick: preview }, "Preview"), h("button", { id: "apply", onclick: apply }, "Apply"), h("button", { id: "undo", onclick: undo }, `Undo (${model.about.edits})`)),
-        saveButton(model)),
+        ...deciding(model, changes, answer)),
       answer),
+    model.layer.thresholds ? h("section", {}, h("p", {}), ...thresholds(model)) : null,
   ];
+}
+
+// Runs a step with the buttons off; what goes wrong is said.
+async function step(action) {
+  const buttons = document.querySelectorAll("#content button");
+  buttons.forEach((button) => { button.disabled = true; });
+  try { await action(); } catch (error) { say(error.message); }
+  buttons.forEach((button) => { button.disabled = false; });
+}
+
+// What can be done with a change: look at it first, make it, take it back, save the network.
+function deciding(model, changes, answer, id = (name) => name) {
+  const changed = (text, about) => {
+    model.source.about = about;
+    window.dispatchEvent(new CustomEvent("changed", { detail: text }));
+  };
+  const preview = () => step(async () => answer.replaceChildren(...previewed(model, await model.source.ask("preview", changes()))));
+  const apply = () => step(async () => changed("The edit is applied.", await model.source.ask("apply", changes())));
+  const undo = () => step(async () => changed("The edit is undone.", await model.source.ask("undo")));
+  return [
+    h("div", { class: "row" }, h("button", { class: "primary", id: id("preview"), onclick: preview }, "Preview"), h("button", { id: id("apply"), onclick: apply }, "Apply"), h("button", { id: id("undo"), onclick: undo }, `Undo (${model.about.edits})`)),
+    saveButton(model),
+  ];
+}
+
+// A feature's threshold: a higher one gives it to fewer examples.
+function thresholds(model) {
+  const which = h("select", { id: "feature", "aria-label": "Which feature", onchange: () => fill() }, Array.from({ length: model.K }, (_, k) => h("option", { value: k }, featureName(model, k))));
+  const value = h("input", { type: "number", id: "threshold", step: "any", oninput: () => tell() }), told = h("p", { class: "soft", role: "status" }), answer = h("div", {});
+  const k = () => Number(which.value), now = () => model.data.thresholds.values[k()];
+  function tell() {
+    const column = model.data.measures.column(k()), shift = Number(value.value) - now();
+    told.textContent = `Of the examples here ${percent(column.filter((v) => v > shift).length / column.length)} would have it; now ${percent(column.filter((v) => v > 0).length / column.length)} do.`;
+  }
+  function fill() {
+    value.value = String(Number(now().toPrecision(6)));
+    answer.replaceChildren();
+    tell();
+  }
+  fill();
+  return [h("div", { class: "two wider" },
+    h("section", { class: "card" }, h("h2", {}, "Threshold of a feature"), h("div", { class: "row" }, which, h("label", { for: "threshold" }, "threshold"), value), told,
+      ...deciding(model, () => ({ thresholds: { [k()]: Number(value.value) } }), answer, (name) => `${name}-threshold`)), answer)];
+}
+
+function thresholdsAlone(model) {
+  const none = h("p", {}, "The layer's vectors are no images, so there is nothing to draw on, and its features have no thresholds. On Why they can be switched off.");
+  return [h("h1", {}, "Edit"), h("p", { class: "lead" }, "The vectors of this layer are no images to draw on."), ...(model.layer.thresholds ? thresholds(model) : [none, saving(model)])];
 }
 
 function previewed(model, seen) {

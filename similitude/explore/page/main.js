@@ -90,7 +90,7 @@ async function start() {
   const source = await openSource();
   model = await openModels(source);
   document.getElementById("title").textContent = model.about.title;
-  const shown = SCREENS.filter(([name]) => model.P || !["prototypes", "why"].includes(name));
+  const shown = SCREENS.filter(([name]) => (model.P || !["prototypes", "why", "edit"].includes(name)) && (model.beside || name !== "compare"));
   document.getElementById("screens").append(...shown.map(([name, label]) => h("a", { href: `#/${name}` }, label)));
   const notes = [...model.about.left_out, model.about.note_of_page].filter(Boolean);
   document.getElementById("foot").append(...notes.map((note) => h("p", {}, note)));

@@ -19,7 +19,7 @@ export async function openModels(source) {
 
 async function openModel(source, about, prefix) {
   const layer = about.layer;
-  const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion"];
+  const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds"];
   const found = await Promise.all(names.map((name) => source.array(prefix + name)));
   const data = Object.fromEntries(names.map((name, i) => [name, found[i]]));
   const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map((name) => source.sprite(prefix + name)));
