@@ -1,4 +1,4 @@
-"""Edits of a layer: what a preview says comes true, undo leaves every bit as it was, and what cannot be changes nothing."""
+"""Edits of a layer: a preview comes true, undo leaves every bit as it was, what cannot be changes nothing."""
 
 import pytest
 import torch
