@@ -123,6 +123,7 @@ def content(
         tile = sprites["features"]
         # What is drawn on has the size of an image, whatever size its thumbnail has.
         about["shape"] = list(getattr(model, "shape", (1, tile.height, tile.width)))
+        about["rebuilt"] = not hasattr(model, "shape")
     return Content(about, arrays, sprites)
 
 
@@ -248,8 +249,12 @@ def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str,
         found |= {name: of_parameters(getattr(model, name)) for name in ("prototypes", "features")}
     elif images is not None and layer.in_features == images[0].numel() and images[0].squeeze().dim() == 2:
         size = images[0].squeeze().shape
-        banks = {"prototypes": layer.prototypes, "features": layer.features.weight}
-        found |= {name: of_weights(rows.reshape(-1, *size)) for name, rows in banks.items()}
+        weight = layer.features.weight
+        # A prototype made of the features that it has: in pixels that no feature looks at it may be anything.
+        rebuilt = measures(layer, layer.prototypes, of_prototypes=True).relu() @ weight.to(wide(weight.dtype))
+        found |= {
+            name: of_weights(rows.reshape(-1, *size)) for name, rows in (("prototypes", rebuilt), ("features", weight))
+        }
     return found
 
 

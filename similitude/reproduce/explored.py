@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..explore import whole_page
 from ..explore.content import Content, content, content_of_words
 from ..explore.edits import Refused
-from ..explore.page import NotHtml, check_ending
+from ..explore.page import NotHtml, check_place
 from ..explore.session import Session
 from ..files import write_text
 from ..interpret import words
@@ -72,7 +72,7 @@ def explore(
     errors = (RunError, DataError, words.SourceError, Refused, OSError, NotHtml)
     with sentences("explore needs {}: pip install 'similitude[explore]'", "stopped.", *errors):
         if out is not None:
-            check_ending(out)
+            check_place(out)
         else:
             _check_address(host, allow_remote)
         typer.echo(f"reading {source} …", err=True)

@@ -101,3 +101,14 @@ def test_what_cannot_be_explored_is_one_sentence(mnist_run, tmp_path):
         assert result.exit_code == code, (arguments, result.output)
         assert sentence in result.output
         assert "Traceback" not in result.output
+
+
+def test_a_run_of_edits_can_be_drawn_on(tmp_path):
+    from rich.console import Console
+
+    folder = tmp_path / "editing"
+    run.run("editing", "paper", [], folder, tmp_path / "results", "cpu", True, Console(quiet=True))
+    session = explored.session_of(str(folder))
+    assert session.about()["offers"]["edit"]
+    image = session.image({"kind": "example", "index": 3})["pixels"]
+    assert session.preview({"prototypes": {"7": image}})["all"]

@@ -7,7 +7,7 @@ const FLIPS = 40;
 // Colours of signed weights, as explore/pictures.py has them.
 const BELOW = [179, 88, 6], ABOVE = [84, 39, 136];
 
-export function edit(model) {
+export function edit(model, wanted, index) {
   if (!model.source.ask) {
     return [h("h1", {}, "Edit"), h("p", {}, "An edit needs the network, which this page does not hold. Start the explorer on it: "), h("p", {}, h("code", {}, "similitude explore RUN"))];
   }
@@ -39,7 +39,9 @@ export function edit(model) {
     else board.set((await model.source.ask("image", { kind: kind.value, index: Number(which.value) })).pixels);
   });
   const copy = () => step(async () => board.set((await model.source.ask("image", { kind: "example", index: Number(example.value) })).pixels));
+  if (wanted === "feature" && index < model.K) kind.value = "feature";
   fill();
+  if (index < which.options.length) which.value = String(index);
   load();
   return [
     h("h1", {}, "Edit"),

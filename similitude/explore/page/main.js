@@ -43,7 +43,7 @@ function screenOf(name, rest, question) {
       return a && b ? pair(model, a, b) : missing("There is no such object.");
     }
     case "compare": return compare(model);
-    case "edit": return edit(model);
+    case "edit": return edit(model, rest[0], number(rest[1], Math.max(model.P, model.K)) ?? 0);
     case "sets": return sets(model, rest.join("/"));
   }
   return missing("There is no such screen.");

@@ -58,7 +58,8 @@ function exampleCard(model, i, outputs, before, order) {
   const step = (d) => h("a", { href: `#/why/${(i + d + model.H) % model.H}`, id: d > 0 ? "next" : "previous" }, d > 0 ? "next →" : "← previous");
   return h("section", { class: "card" },
     h("div", { class: "row" }, pictureOf(model, { kind: "example", index: i }, 140) ?? h("strong", {}, exampleName(model, i))),
-    h("p", { class: "verdict", id: "verdict" }, verdict), was === answer ? null : h("p", { class: "bad" }, `With all features it is ${className(model, was)}.`),
+    h("p", { class: "verdict", id: "verdict" }, verdict), label !== null && answer !== label && model.about.offers?.edit && model.about.shape ? h("p", {}, h("a", { href: `#/edit/prototype/${label}` }, `Draw on the prototype of ${className(model, label)}`)) : null,
+    was === answer ? null : h("p", { class: "bad" }, `With all features it is ${className(model, was)}.`),
     h("div", { class: "answers", id: "answers" }, rows), h("p", { class: "soft row" }, step(-1), step(1)));
 }
 
