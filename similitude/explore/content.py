@@ -110,6 +110,8 @@ def content(
         "measures": _array(measures(found, vectors[:H]), dtype),
         "prototypes": _array(measures(found, found.prototypes, of_prototypes=True)),
         "bias": _array(torch.zeros(found.out_features) if found.bias is None else found.bias),
+        # What the layer answers, not what rounded measures would.
+        "answers": outputs[:H].argmax(-1).cpu().numpy().astype(np.int32),
         **_of_bank(found.features, vectors, found.normalize, about),
     }
     if labels is not None:

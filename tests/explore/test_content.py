@@ -46,6 +46,7 @@ def test_a_page_says_what_it_leaves_out_and_rounds():
     assert rounded.arrays["measures"].dtype == np.float16
     assert len(rounded.arrays["measures"]) == 20
     assert any("rounded" in said for said in rounded.about["left_out"])
+    assert rounded.arrays["answers"].tolist() == net(x).argmax(-1)[:20].tolist()
 
 
 def test_a_universe_is_shown_with_its_own_sets():
