@@ -16,6 +16,8 @@ from ..nn import TverskyProjection
 from ..reach import evaluating
 
 Change = Mapping[str, Any]
+# What of a network is drawn.
+DRAWN = ("prototypes", "features", "added")
 # Vectors whose answers are computed at once.
 ROWS = 1000
 
@@ -30,7 +32,7 @@ def undo_of(model: Any, change: Change) -> Callable[[], object]:
     Args:
         model: a DataDomain network, or a TverskyProjection.
         change: ``prototypes`` and ``features``, new values by index, as flat lists; of a network also ``added``, a list
-            of them, and ``removed``, indices; of a layer also ``thresholds``, numbers by index.
+            of them; of a layer also ``thresholds``, numbers by index.
     """
     if isinstance(model, DataDomain):
         edit = _drawn(model, change)
@@ -80,6 +82,7 @@ def values_of(model: Any, kind: str, index: int) -> list[float]:
 
 def _drawn(model: DataDomain, change: Change) -> Edit:
     edit, shape = Edit(model), model.shape
+    _check_names("network", change, DRAWN)
     try:
         for p, image in dict(change.get("prototypes", {})).items():
             edit.set_prototype(int(p), _values(image, model.prototypes, shape))
@@ -87,8 +90,6 @@ def _drawn(model: DataDomain, change: Change) -> Edit:
             edit.swap_feature(int(k), _values(image, model.prototypes, shape))
         for image in list(change.get("added", [])):
             edit.add_feature(_values(image, model.prototypes, shape))
-        for k in list(change.get("removed", [])):
-            edit.remove_feature(k)
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     return edit
@@ -104,9 +105,8 @@ def _parts(layer: TverskyProjection) -> dict[str, Tensor]:
 def _write(layer: TverskyProjection, change: Change) -> None:
     """Writes new values into a layer, all or none of them."""
     parts, found = _parts(layer), []
+    _check_names("layer", change, tuple(parts))
     for name in change:
-        if name not in parts:
-            raise Refused(f"a layer has no {name} to change; it has {', '.join(parts)}.")
         try:
             rows = {int(i): row for i, row in dict(change[name]).items()}
         except (ValueError, TypeError):
@@ -118,6 +118,12 @@ def _write(layer: TverskyProjection, change: Change) -> None:
             found.append((part, i, _values(row if isinstance(row, list) else [row], part, part.shape[1:])))
     for part, i, values in found:
         part[i] = values
+
+
+def _check_names(kind: str, change: Change, known: tuple[str, ...]) -> None:
+    wrong = [name for name in change if name not in known]
+    if wrong:
+        raise Refused(f"a {kind} has no {wrong[0]} to change; it has {', '.join(known)}.")
 
 
 def _values(values: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:

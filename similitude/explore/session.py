@@ -84,7 +84,8 @@ class Session:
         return {**self.named.about, **arrays, **more}
 
     def _plain_names(self) -> dict[str, str]:
-        return {str(k): name for k, name in sorted(self.names.items())}
+        K = self.content.about["layer"]["num_features"]
+        return {str(k): name for k, name in sorted(self.names.items()) if k < K}
 
     def name(self, question: Question) -> dict[str, Any]:
         """Names a feature, or takes its name away; returns all names."""
