@@ -325,6 +325,30 @@ def test_drawing_previews_applies_undoes_and_saves(served, visit, tmp_path):
     assert torch.equal(load_file(tmp_path / "edited.safetensors")["prototypes"], edited)
 
 
+def test_several_drawings_are_one_edit(served, visit):
+    address, session = served
+    x, _ = digits()
+    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
+        go(page, "edit/prototype/7")
+        page.wait_for_selector("#preview:enabled")
+        for kind, index in (("prototype", "7"), ("added", "0"), ("added", "1"), ("feature", "3")):
+            page.locator("#kind").select_option(kind)
+            page.wait_for_selector("#preview:enabled")
+            page.locator("#index").select_option(value=index)
+            page.wait_for_selector("#preview:enabled")
+            page.locator("#from").fill(index)
+            page.get_by_role("button", name="Copy", exact=True).click()
+            page.wait_for_selector("#preview:enabled")
+        page.get_by_role("button", name="leave out new feature 1").click()
+        page.wait_for_selector("#preview:enabled")
+        page.locator("#apply").click()
+        page.wait_for_selector("#undo:text('Undo (1)')")
+    assert torch.equal(session.model.prototypes[7], x[7])
+    assert torch.equal(session.model.features[3], x[3])
+    assert len(session.model.features) == 13
+    assert torch.equal(session.model.features[12], x[1])
+
+
 def test_a_notebook_shows_the_page_in_a_frame(visit, tmp_path):
     """The frame has no origin: its links and addresses must not lead to the notebook around it."""
     x, y = digits()
