@@ -332,9 +332,10 @@ def test_several_drawings_are_one_edit(served, visit):
         go(page, "edit/prototype/7")
         page.wait_for_selector("#preview:enabled")
         for kind, index in (("prototype", "7"), ("added", "0"), ("added", "1"), ("feature", "3")):
-            page.locator("#kind").select_option(kind)
+            if kind != page.locator("#kind").input_value():
+                page.locator("#kind").select_option(kind)
             page.wait_for_selector("#preview:enabled")
-            page.locator("#index").select_option(value=index)
+            page.locator("#index").select_option(index=int(index))
             page.wait_for_selector("#preview:enabled")
             page.locator("#from").fill(index)
             page.get_by_role("button", name="Copy", exact=True).click()

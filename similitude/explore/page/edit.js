@@ -34,6 +34,9 @@ export function edit(model, wanted, index) {
   let target = "";
   function keep() {
     if (board.touched) drawn.set(target, Array.from(board.pixels));
+    // After one new feature another one can be chosen.
+    const next = countNew();
+    if (kind.value === "added" && which.options.length <= next) which.append(h("option", { value: next }, `${next + 1}`));
     list.replaceChildren(...[...drawn.keys()].map((key) => h("span", { class: "chip" }, told(key), h("button", { class: "small", "aria-label": `leave out ${told(key)}`, onclick: () => { drawn.delete(key); load(); } }, "×"))));
   }
   function told(key) {
