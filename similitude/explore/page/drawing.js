@@ -4,7 +4,7 @@
 const BELOW = [179, 88, 6], ABOVE = [84, 39, 136];
 
 // A board of pixels that a pen, a finger or keys draw on; pixels that are not touched keep their exact values.
-export function drawing(canvas, shape) {
+export function drawing(canvas, shape, onStroke) {
   const [height, width] = shape.slice(-2), paper = canvas.getContext("2d"), image = paper.createImageData(width, height);
   canvas.width = width;
   canvas.height = height;
@@ -43,11 +43,15 @@ export function drawing(canvas, shape) {
     show();
   }
   canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); to(event, true); });
+  canvas.addEventListener("pointerup", () => onStroke());
   canvas.addEventListener("pointermove", (event) => { if (event.buttons) to(event, false); });
   canvas.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (move) [board.x, board.y] = [Math.min(width - 1, Math.max(0, Math.floor(board.x) + move[0])), Math.min(height - 1, Math.max(0, Math.floor(board.y) + move[1]))];
-    if (event.key === " ") dot(Math.floor(board.x), Math.floor(board.y));
+    if (event.key === " ") {
+      dot(Math.floor(board.x), Math.floor(board.y));
+      onStroke();
+    }
     if (!move && event.key !== " ") return;
     event.preventDefault();
     event.stopPropagation();

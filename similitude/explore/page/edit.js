@@ -16,7 +16,7 @@ export function edit(model, wanted, index) {
   }
   if (!model.about.shape) return thresholdsAlone(model);
   const canvas = h("canvas", { class: "draw", tabindex: 0, role: "img", "aria-label": "Drawing. Arrow keys move the pen, space draws." });
-  const board = drawing(canvas, model.about.shape), answer = h("div", {});
+  const board = drawing(canvas, model.about.shape, () => keep()), answer = h("div", {});
   const kind = h("select", { id: "kind", onchange: () => other() }, h("option", { value: "prototype" }, "prototype"), h("option", { value: "feature" }, "feature"), model.about.offers.add ? h("option", { value: "added" }, "new feature") : null);
   const which = h("select", { id: "index", "aria-label": "Which one", onchange: () => { keep(); load(); } });
   const example = h("input", { type: "text", id: "from", inputmode: "numeric", size: 6, placeholder: "number" });
