@@ -38,15 +38,18 @@ class Pairs:
 
     def tversky(self, x: Tensor, bank: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, **form: Any) -> Tensor:
         """Tversky similarities by the library's door, in one program; ``x`` is ``[R, N, D]`` or ``[N, D]``."""
-        where = (0 if x.dim() == 3 else None, 0, 0, 0, 0)
-        if self.first is None or self.second is None:
-            return vmap(lambda x, *rest: tversky_projection(x, x, *rest, **form), where)(x, bank, alpha, beta, theta)
+        ratio = form.get("model") == "ratio"
         first, second = self.first, self.second
 
-        def similarity(x: Tensor, *rest: Tensor) -> Tensor:
+        def similarity(x: Tensor, *rest: Any) -> Tensor:
+            if first is None or second is None:
+                return tversky_projection(x, x, *rest, **form)
             return tversky_similarity(x[first], x[second], *rest, **form)
 
-        return vmap(similarity, where)(x, bank, alpha, beta, theta)
+        # The ratio model has no θ, and no weights below 0: θ is its gain here.
+        weights = (alpha.abs(), beta.abs(), torch.ones_like(theta)) if ratio else (alpha, beta, theta)
+        S: Any = vmap(similarity, (0 if x.dim() == 3 else None, 0, 0, 0, 0))(x, bank, *weights)
+        return _each(theta, self) * S if ratio else S
 
 
 @dataclass(frozen=True)
