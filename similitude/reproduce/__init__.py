@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility", "human")
 
 
 @dataclass(frozen=True)
