@@ -162,7 +162,7 @@ def ceiling(said: Judgements) -> dict[str, float]:
 
 def correlation(a: Array, b: Array) -> float:
     """Pearson's r; 0 where one side does not vary."""
-    if len(a) < 3 or a.std() < 1e-9 or b.std() < 1e-9:
+    if len(a) < 3 or a.std() < 1e-6 or b.std() < 1e-6:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
 
