@@ -13,7 +13,7 @@ from typing import Any
 
 # Names of before.
 EXPERIMENTS_RENAMED = {"sevens": "editing"}
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility", "human")
 
 
 @dataclass(frozen=True)
