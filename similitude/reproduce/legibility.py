@@ -21,7 +21,7 @@ from ..interpret.matching import pixel_neighbours
 from ..names import LEAST
 from ..nn import TverskyProjection
 from ..optim import parameter_groups, unit_length_
-from . import Experiment
+from . import Experiment, language
 from . import tables as classifiers
 from .data import attributed
 from .data.attributed import Attributed
@@ -55,7 +55,8 @@ class Config:
 
     Args:
         data: "digits" (MNIST at 14 × 14), "fashion" (Fashion-MNIST at 14 × 14), "planted" attributes, "words" (Penn
-            Treebank), or "tables", which a TverskyClassifier with its own defaults classifies.
+            Treebank), "tables", which a TverskyClassifier with its own defaults classifies, or "text" (Penn Treebank),
+            for a small language model with a "linear" or a "default" head, which is read when it is trained.
         file: An npz file in place of ``data``, with arrays X, y, attributes and names.
         layer: "linear"; "mlp", whose hidden units are read; or a Tversky layer: "default", "full-rate" (the bank learns
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
@@ -71,7 +72,7 @@ class Config:
         made_up: Number of made-up digits, for a smoke run; 0 for ``data``.
     """
 
-    data: Literal["digits", "fashion", "planted", "words", "tables"] = "digits"
+    data: Literal["digits", "fashion", "planted", "words", "tables", "text"] = "digits"
     layer: Literal[
         "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed",
         "named", "three-max", "three-logsumexp",
@@ -110,14 +111,18 @@ ROWS = {
 }
 RECIPES["tables"] = Config(data="tables", num_features=128, seeds=2)
 ROWS["tables"] = [[f"layer={layer}"] for layer in classifiers.LAYERS]
+RECIPES["text"] = Config(
+    data="text", layer="linear", num_features=512, steps=1000, batch=16, lr=4e-3, weight_decay=0.0, seeds=3
+)
+ROWS["text"] = [[f"layer={layer}"] for layer in language.LAYERS]
 
 
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """The score of a layer from each seed and how legible its features are; a checkpoint follows each training."""
-    if config.data == "tables":
+    if config.data in ("tables", "text"):
         if config.file:
-            raise RunError("file= is read in place of digits; leave --recipe tables out.")
-        return classifiers.run(config, record, progress)
+            raise RunError(f"file= is read in place of digits; leave --recipe {config.data} out.")
+        return (classifiers if config.data == "tables" else language).run(config, record, progress)
     if config.layer not in LAYERS:
         raise RunError(f"layer={config.layer} is for data=tables; there are {', '.join(LAYERS)}.")
     data = load(config)
@@ -285,7 +290,8 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     from rich.table import Table
 
     of_tables = [row for row in by_row(runs) if row.config["data"] == "tables"]
-    out = classifiers.shown(of_tables) if of_tables else []
+    of_text = [row for row in by_row(runs) if row.config["data"] == "text"]
+    out = [*(classifiers.shown(of_tables) if of_tables else []), *(language.shown(of_text) if of_text else [])]
     files = dict.fromkeys(row.config["file"] for row in by_row(runs) if row.config.get("file"))
     for kind in ("digits", "fashion", "planted", "words", *files):
         rows = [row for row in by_row(runs) if (row.config.get("file") or row.config["data"]) == kind]

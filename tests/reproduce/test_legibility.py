@@ -10,7 +10,7 @@ from torch import nn
 
 from similitude import TverskyProjection
 from similitude.interpret import legibility as measure_legibility
-from similitude.reproduce import legibility
+from similitude.reproduce import language, legibility
 from similitude.reproduce.data import attributed, made_up
 from similitude.reproduce.record import Record, RunError
 from similitude.reproduce.settings import changed
@@ -242,10 +242,85 @@ def test_tables_have_the_layer_beside_its_baselines():
     assert third.columns[1].header == "perplexity"
 
 
+# A language model that is read
+
+
+def of_text(**settings) -> legibility.Config:
+    smoke = {"num_features": 24, "steps": 60, "batch": 16, "seeds": 1, "made_up": 1500}
+    return replace(legibility.RECIPES["text"], **{**smoke, **settings})
+
+
+@pytest.mark.parametrize("layer", language.LAYERS)
+def test_a_language_model_learns_its_text_and_a_reading_bank_finds_its_words(layer, tmp_path):
+    config = of_text(layer=layer)
+    record = Record(tmp_path / "run", "legibility", config, "cpu")
+    result = record.finish(legibility.run(config, record, quiet))["result"]
+    # Five words a sentence: a name, one of 16 verbs, "in", one of 20 places, the end.
+    assert (20 * 16 * 20) ** 0.2 < result["score"][0] < 10
+    (banks,) = result["banks"]
+    own = {language.OWN} if layer == "default" else set()
+    assert set(banks) == {language.READING, language.RANDOM, language.TOKENS, *own}
+    assert banks[language.READING]["layer"]["probe"] > max(0.6, banks[language.RANDOM]["layer"]["probe"] + 0.3)
+    assert result["legibility"][0] == banks[language.READING]
+    (table,) = legibility.tables([{"config": vars(config), "result": result, "recipe": "text", "row": ""}])
+    assert len(table.rows) == len(banks)
+    assert next(iter(table.columns[2].cells)) == (language.OWN if layer == "default" else language.READING)
+
+
+def test_a_language_model_with_a_rate_of_0_knows_how_often_words_are(tmp_path):
+    config = of_text(lr=0.0, steps=1)
+    result = legibility.run(config, Record(tmp_path / "run", "legibility", config, "cpu"), quiet)
+    data = attributed.text(config.made_up)
+    share = data.counts / data.counts.sum()
+    usual = (-(share * share.clamp(min=1e-12).log()).sum()).exp().item()
+    assert result["score"][0] == pytest.approx(usual, rel=0.3)
+
+
+def test_a_stopped_language_model_comes_out_the_same(tmp_path, monkeypatch):
+    config = of_text(seeds=2, steps=3)
+    whole = legibility.run(config, Record(tmp_path / "whole", "legibility", config, "cpu"), quiet)
+    read, count = language.readings, []
+
+    def stopping(*arguments):
+        if len(count) == 1:
+            raise KeyboardInterrupt
+        count.append(1)
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(language, "readings", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            legibility.run(config, Record(tmp_path / "halves", "legibility", config, "cpu"), quiet)
+    assert legibility.run(config, Record(tmp_path / "halves", "legibility", config, "cpu"), quiet) == whole
+
+
+def test_windows_are_followed_by_the_next_words():
+    seen = [(x.tolist(), y.tolist()) for x, y in language.windows(torch.arange(9), 2)]
+    assert seen == [([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])]
+
+
+def test_a_state_does_not_see_the_words_that_follow():
+    torch.manual_seed(0)
+    model = language.LanguageModel(torch.ones(30)).eval()
+    x = torch.arange(10)[None]
+    changed_x = x.clone()
+    changed_x[0, 6:] = 20
+    torch.testing.assert_close(model.states(x)[:, :6], model.states(changed_x)[:, :6])
+    assert not torch.allclose(model.states(x)[:, 6:], model.states(changed_x)[:, 6:])
+
+
+@pytest.mark.skipif("SIMILITUDE_DATA" not in os.environ, reason="needs the Penn Treebank: set SIMILITUDE_DATA")
+def test_the_text_is_the_penn_treebank():
+    data = attributed.text()
+    assert len(data.counts) == 3000
+    assert data.counts.sum() == len(data.train) == 929_589
+    assert data.has.shape == (len(data.read), 15)
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("data=birds", "one of digits, fashion, planted, words; got 'birds'"),
+        ("data=birds", "one of digits, fashion, planted, words, tables, text; got 'birds'"),
         ("layer=letgo", "one of linear, mlp, default"),
         ("seeds=0", "1 or more"),
         ("presence=1", "between 0 and 1"),
