@@ -112,7 +112,7 @@ ROWS = {
 RECIPES["tables"] = Config(data="tables", num_features=128, seeds=2)
 ROWS["tables"] = [[f"layer={layer}"] for layer in classifiers.LAYERS]
 RECIPES["text"] = Config(
-    data="text", layer="linear", num_features=512, steps=1000, batch=16, lr=4e-3, weight_decay=0.0, seeds=3
+    data="text", layer="linear", num_features=384, steps=1000, batch=16, lr=4e-3, weight_decay=0.0, seeds=3
 )
 ROWS["text"] = [[f"layer={layer}"] for layer in language.LAYERS]
 
