@@ -19,10 +19,10 @@ from ..initialize import init_from_data
 from ..interpret.legibility import Legibility, legibility
 from ..names import LEAST
 from ..nn import TverskyProjection
-from ..optim import parameter_groups
+from ..optim import parameter_groups, unit_length_
 from . import Experiment
 from .data import attributed
-from .data.attributed import EXAMPLES, Attributed
+from .data.attributed import Attributed
 from .record import Record, RunError
 from .results import Claim, Row, by_row, with_error
 from .settings import Count, Seed, Share, Size, Weight, check
@@ -53,7 +53,9 @@ class Config:
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
             "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "mixed" (half k-means, half
             default), "named" (features from examples, fixed, beside k-means).
+        unit: Whether features return to length 1 after each step.
         presence: Share of the objects that have a feature at the start.
+        examples: Objects that have an attribute which its named feature is made from; others are ten times as many.
         train, test: Numbers of digits; test=0 is MNIST's own test digits.
         seeds: Number of trainings.
         made_up: Number of made-up digits, for a smoke run; 0 for ``data``.
@@ -63,8 +65,10 @@ class Config:
     layer: Literal[
         "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "mixed", "named"
     ] = "let-go"
+    unit: bool = False
     num_features: Count = 256
     presence: Share = 0.1
+    examples: Count = 20
     steps: Count = 2000
     batch: Count = 256
     lr: Weight = 5e-3
@@ -82,10 +86,15 @@ class Config:
 RECIPES = {
     "paper": Config(),
     "planted": Config(data="planted"),
-    "words": Config(data="words", num_features=384, steps=900, batch=160, weight_decay=0.0),
+    "words": Config(data="words", num_features=384, examples=10, steps=900, batch=160, weight_decay=0.0),
 }
 SMOKE = Config(num_features=40, steps=40, batch=32, seeds=2, made_up=240)
-ROWS = {recipe: [[f"layer={layer}"] for layer in LAYERS] for recipe in RECIPES}
+# Rows with features of length 1: the best layer cut at 0, and the layers that hold a presence or let it go.
+UNIT = ("full-rate", "let-go", "held")
+ROWS = {
+    recipe: [[f"layer={layer}"] for layer in LAYERS] + [[f"layer={layer}", "unit=true"] for layer in UNIT]
+    for recipe in RECIPES
+}
 
 
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
@@ -160,10 +169,10 @@ def start(config: Config, layer: nn.Module, data: Attributed) -> None:
         has = data.known_has[:, j]
         having, lacking = (
             rows[torch.randperm(len(rows))[:n]].to(x)
-            for rows, n in ((data.known[has], EXAMPLES), (data.known[~has], 10 * EXAMPLES))
+            for rows, n in ((data.known[has], config.examples), (data.known[~has], 10 * config.examples))
         )
         if min(len(having), len(lacking)) >= LEAST:
-            layer.features.name(name, having, lacking, presence=has.double().mean().item())
+            layer.features.name(name, having, lacking, presence=has.double().mean().item(), background=x)
 
 
 def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Callable[[int, float], object]) -> float:
@@ -185,6 +194,8 @@ def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Cal
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if config.unit:
+            unit_length_(layer)
         schedule.step()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
@@ -236,7 +247,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     out = []
     for kind in ("digits", "planted", "words"):
         rows = [row for row in by_row(runs) if row.config["data"] == kind]
-        rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), row.name))
+        rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), _label(row)))
         if not rows:
             continue
         fake = any(row.config["made_up"] for row in rows)
@@ -246,7 +257,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
         for heading in (score, "MCC", "k-means", "random", "recovered, %", "k-means"):
             out[-1].add_column(heading, justify="right")
         out.append(Table("layer", title=f"{title}, continued"))
-        for heading in ("1-probe", "AUC", "stable", "presence, %", "none, %", "decide"):
+        for heading in ("shuffled, %", "above", "1-probe", "AUC", "stable", "presence, %", "none, %", "decide"):
             out[-1].add_column(heading, justify="right")
         for row in rows:
             for table, cells in zip(out[-2:], _cells(row), strict=True):
@@ -255,8 +266,8 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
 
 
 def _label(row: Row) -> str:
-    changes = (f"{key} {value}" for key, value in row.settings.items() if key not in ("layer", "data"))
-    return ", ".join([row.config["layer"], *changes])
+    changes = {key: value for key, value in row.settings.items() if key not in ("layer", "data")}
+    return ", ".join([row.config["layer"], *(k if v == "True" else f"{k} {v}" for k, v in changes.items())])
 
 
 def _cells(row: Row) -> tuple[list[str], list[str]]:
@@ -272,7 +283,10 @@ def _cells(row: Row) -> tuple[list[str], list[str]]:
     share = {"form": ".0f", "scale": 100}
     of = [mean(name, "mcc") for name in ("layer", "k-means", "random")]
     found = [mean(name, "recovered", **share) for name in ("layer", "k-means")]
-    single = [mean("layer", name) for name in ("probe", "auc", "stable")]
+    # The most of all seeds, and the least.
+    shuffled = f"{100 * max(one['shuffled']['recovered'] for one in read):.0f}"
+    above = f"{min(one['layer']['mcc'] - one['random']['mcc'] for one in read):+.2f}"
+    single = [shuffled, above, *(mean("layer", name) for name in ("probe", "auc", "stable"))]
     sets = [mean("presence", **share), mean("featureless", form=".1f", scale=100), mean("deciding", form=".0f")]
     return [score, *of, *found], [*single, *sets]
 

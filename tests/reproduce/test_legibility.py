@@ -182,24 +182,41 @@ def test_rows_are_drawn_by_their_weights():
         assert {tuple(row) for row in rows.tolist()} == {tuple(row) for row in x[:4].tolist()}
 
 
+def test_unit_keeps_features_at_length_1_and_is_in_the_label():
+    data = DIGITS
+    for unit in (False, True):
+        config = of(layer="held", unit=unit)
+        layer = made(config, data)
+        legibility.fit(config, layer, data, 0, quiet)
+        lengths = layer.features.weight.norm(dim=-1)
+        assert bool(((lengths - 1).abs() < 1e-5).all()) == unit
+    rows = legibility.ROWS["words"]
+    assert ["layer=held", "unit=true"] in rows
+    result = {"score": [1.0], "legibility": [measure_legibility(layer, data.objects, (data.has, data.names)).summary()]}
+    run = {"config": vars(config), "result": result, "recipe": "paper", "row": "layer=held unit=True"}
+    assert next(iter(legibility.tables([run])[0].columns[0].cells)) == "held, unit"
+
+
 def test_tables_have_the_layer_beside_its_baselines():
     one = {"mcc": 0.4, "recovered": 0.25, "probe": 0.5, "auc": 0.8, "stable": 0.7}
     read = {"layer": one, "k-means": {**one, "mcc": 0.3, "recovered": 0.1}, "random": {**one, "mcc": 0.2}}
+    read["shuffled"] = {**one, "recovered": 0.0}
+    less = {**read, "deciding": 10.0, "random": {**one, "mcc": 0.35}, "shuffled": {**one, "recovered": 0.03}}
     read |= {"presence": 0.12, "featureless": 0.001, "deciding": None}
     runs = []
     for layer, data in (("let-go", "digits"), ("linear", "digits"), ("let-go", "words")):
         config = vars(legibility.Config(data=data, layer=layer))
-        result = {"score": [90.0, 92.0], "legibility": [read, {**read, "deciding": 10.0}]}
+        result = {"score": [90.0, 92.0], "legibility": [{**read, "deciding": None}, less]}
         runs.append({"config": config, "result": result, "recipe": "paper", "row": f"layer={layer}"})
     runs[2]["row"] = "data=words layer=let-go"
     first, second, third, _ = legibility.tables(runs)
     cells = list(zip(*(column.cells for column in first.columns), strict=True))
     assert cells == [
-        ("linear", "91.00 ± 1.00", "0.40", "0.30", "0.20", "25", "10"),
-        ("let-go", "91.00 ± 1.00", "0.40", "0.30", "0.20", "25", "10"),
+        ("linear", "91.00 ± 1.00", "0.40", "0.30", "0.28", "25", "10"),
+        ("let-go", "91.00 ± 1.00", "0.40", "0.30", "0.28", "25", "10"),
     ]
     assert next(zip(*(column.cells for column in second.columns), strict=True)) == (
-        "linear", "0.50", "0.80", "0.70", "12", "0.1", "10",
+        "linear", "3", "+0.05", "0.50", "0.80", "0.70", "12", "0.1", "10",
     )  # fmt: skip
     assert third.columns[1].header == "perplexity"
 

@@ -19,8 +19,6 @@ from .find import contents, decoded, hashes_of, sha256
 WIDTH = 100
 # Neighbours that are predicted on either side of a word, and that word vectors count; the rarest word that is read.
 NEIGHBOURS, CONTEXTS, RAREST = 400, 2000, 10
-# Examples that a named feature is made from, of those that have it; others are ten times as many.
-EXAMPLES = 20
 
 
 @dataclass(frozen=True)
