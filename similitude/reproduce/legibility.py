@@ -338,7 +338,7 @@ def _cells(row: Row) -> list[list[str]]:
     found = [mean(name, "recovered", **share) for name in ("layer", "k-means")]
     # The most of all seeds, and the least.
     shuffled = f"{100 * max(one['shuffled']['recovered'] for one in read):.0f}"
-    above = f"{min(one['layer']['mcc'] - one['random']['mcc'] for one in read):+.2f}"
+    above = f"{round(min(one['layer']['mcc'] - one['random']['mcc'] for one in read), 2) + 0.0:+.2f}"
     single = [shuffled, above, *(mean("layer", name) for name in ("probe", "auc", "stable"))]
     sets = [mean("presence", **share), mean("featureless", form=".1f", scale=100), mean("deciding", form=".0f")]
     near = [near for run in row.runs for near in run["result"].get("neighbours", ())]
