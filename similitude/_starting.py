@@ -1,9 +1,15 @@
-"""Ctrl-C while the ``similitude`` program imports ends it by one line; who imports the package keeps their own."""
+"""The start of the ``similitude`` program: Ctrl-C while it imports ends it by one line, and torch is imported late.
+
+Who imports the package keeps their own way with Ctrl-C, and has all its names at once.
+"""
 
 import os
 import signal
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 def is_program() -> bool:
@@ -25,3 +31,19 @@ def started() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt as usual."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def on_demand(package: str, **modules: tuple[str, ...]) -> Callable[[str], Any]:
+    """A package's ``__getattr__`` that imports the module which has a name when the name is first asked for."""
+    found = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in found:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(f"{package}.{found[name]}")
+        value = module if name == found[name] and not hasattr(module, name) else getattr(module, name)
+        # To import a module puts it in the place of a function of its name.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get

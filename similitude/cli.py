@@ -29,9 +29,7 @@ def main() -> None:
     except ModuleNotFoundError:
         print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
         sys.exit(1)
-    app = make_app()
-    _starting.started()
-    app()
+    make_app()()
 
 
 def make_app() -> typer.Typer:
@@ -87,16 +85,20 @@ def fields(
     """
     from rich.console import Console
 
-    from .interpret import words as word_sources
     from .interpret.expression import ExpressionError, evaluate
+
+    try:
+        # Whole numbers have all the operators, so a misspelt expression fails before anything is read.
+        evaluate(expression, lambda name, quoted: 0)
+    except ExpressionError as error:
+        fail(str(error))
+    from .interpret import words as word_sources
     from .reproduce.run import progress_of
 
     console = Console()
     with sentences(
         "fields needs {}: pip install 'similitude[hf]'", "stopped.", word_sources.SourceError, ExpressionError, OSError
     ):
-        # Whole numbers have all the operators, so a misspelt expression fails before anything is read.
-        evaluate(expression, lambda name, quoted: 0)
         if bank is not None and bank not in word_sources.BANKS:
             raise word_sources.SourceError(f"--bank must be one of {', '.join(word_sources.BANKS)}; got {bank!r}.")
         with progress_of(console, "reading words", transient=True) as progress:
@@ -114,6 +116,7 @@ def doctor() -> None:
     """
     from . import doctor
 
+    _starting.started()
     try:
         for line in doctor.report():
             typer.echo(line)

@@ -32,13 +32,7 @@ FEWEST_STEPS, PASSES = 300, 20
 # Rows whose similarities are computed at once.
 AT_ONCE = 2**14
 # What a classifier pickled by version 0.1.0 was made with.
-BEFORE: dict[str, Any] = {
-    "start": "random",
-    "presence": 0.1,
-    "bank_rate": 1.0,
-    "prototypes_per_class": 1,
-    "pooling": "max",
-}
+BEFORE: dict[str, Any] = dict(start="random", presence=0.1, bank_rate=1.0, prototypes_per_class=1, pooling="max")
 # Times that a fit looks at its validation share and, if verbose, reports.
 LOOKS = 50
 # Steps after which partial_fit begins to slow down, by one over their root.
@@ -98,6 +92,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         loss_curve_: Loss of each step.
         n_iter_: Number of steps.
     """
+
+    n_features_in_: int
 
     def __init__(
         self,
@@ -313,9 +309,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def thresholds_(self) -> np.ndarray:
-        bank = self.layer_.features
-        own = -bank.weight[:, -1] if bank.threshold is None else bank.threshold
-        return self.features_ @ self.scaler_.mean_ + fitting.array(own)
+        weight, threshold = self.layer_.features.cut()
+        return self.features_ @ self.scaler_.mean_ + fitting.array(-weight[:, -1] if threshold is None else threshold)
 
     alpha_ = property(lambda self: self.layer_.alpha.item())
     beta_ = property(lambda self: self.layer_.beta.item())
@@ -329,7 +324,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     def _rows(self, X: Any, y: Any, sample_weight, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X, y and weights, checked, without the rows of weight 0."""
         checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
-        return tabular.counted(*checked, sample_weight)
+        return tabular.counted(checked[0], checked[1], sample_weight)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fitted = {"start_": "random", "presence_": None, "pooling_": ClassPooling()} if "layer_" in state else {}

@@ -112,9 +112,10 @@ def _clusters(
         own = (targets == c).nonzero()[:, 0]
         n = min(each, len(x[own].unique(dim=0))) if len(own) else 0
         if n > 1:
-            means = KMeans(n, n_init=1, random_state=random)
+            options: dict[str, Any] = {"n_init": 1, "random_state": random}
+            means = KMeans(n, **options)
             means.fit(x[own].cpu().numpy(), sample_weight=weights[own].cpu().numpy())
-            found[own] += torch.from_numpy(means.labels_).to(found)
+            found[own] += torch.as_tensor(means.labels_).to(found)
     return found
 
 

@@ -20,9 +20,10 @@ from .bank import FeatureBank, Pruned, Through, bank_of, cut, prune
 from .contrast import Contrast
 from .form import Form, check_choice
 from .initialize import INITS, SHARE, fill_prototypes_
-from .kept import Kept, place, some_columns
+from .kept import KeptSide, place
 from .making import check_prototypes, like, made_bank, reset_constants, shown, start_constants
 from .ops import vectors
+from .ops.inference import Side
 from .ops.modes import rounded, wide, without_autocast
 from .ops.plan import Plan
 from .presence import warn_of_no_bias
@@ -236,7 +237,7 @@ class TverskyProjection(Contrast):
         given = prototypes if prototypes is not None else getattr(features, "weight", None)
         if given is not None:
             device, dtype = like(given, device, dtype)
-        self._kept: Kept | None = None
+        self._kept: KeptSide | None = None
         self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = made_bank(dim, num_features, features, init, presence, hold, device, dtype)
@@ -297,47 +298,46 @@ class TverskyProjection(Contrast):
         return self.prototypes.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        out, scale = self._similarities(x), self.scale
+        kept = None if torch.compiler.is_compiling() else self._kept  # looked at, it would compile each answer anew
+        served = kept is not None and kept.serves(self, x)
+        out = vectors.project_on(kept.value, x) if served else self._similarities(x)  # pyright: ignore
+        scale, bias = None if self.starting_scale is None else self.scale, self.bias
         if scale is not None:
             out = (out * scale).to(out.dtype)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out if bias is None else out + bias.to(out.dtype)
 
     def _similarities(self, x: Tensor) -> Tensor:
         """Similarities, ``[..., P]``. ``eval()`` under ``no_grad`` keeps the prototypes' side for the next batch.
 
         It is made anew when parameters or options change. Changes through ``.data`` do not bump the version counter;
-        they are detected if they touch one of about eight sampled columns, and ``eval()`` called again drops it.
+        they are detected if they touch what is sampled, about eight columns or, of large tensors, an element of every
+        row; ``eval()`` called again drops what is kept.
         """
         prototypes, form = self.prototypes, self.form
         weight, threshold = self._features(x)
         where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
-        sources = ()
-        if where:
-            cut = () if threshold is None else (threshold,)
-            sources = (prototypes, weight, *self.learned(), *cut)
+        sources = [s for s in (prototypes, weight, *self.learned(), threshold) if s is not None] if where else []
         if where is None or any(s.is_inference() for s in sources):
-            # A graph that looks at what is kept is compiled again for each answer.
-            if not torch.compiler.is_compiling() and self._kept is not None:
-                self._kept = None
+            if not torch.compiler.is_compiling():
+                self.__dict__["_kept"] = None
             return F.tversky_projection(x, prototypes, weight, *self.contrast(), *form, threshold)
         # Other threads may put another in its place meanwhile.
         kept = self._kept
-        if kept is None or not kept.holds(sources, (form, where), some_columns):
-            kept = self._kept = self._prepared(x, weight, threshold, sources, (form, where))
-        side, scalars, dtype = kept.value
+        if kept is None or not kept.holds(sources, (form, where)):
+            bank = self.features if type(self.features) is FeatureBank else None
+            kept = self._kept = KeptSide(self._side(x, weight, threshold), self, bank, sources, (form, where))
         checks.check_width("x", x, weight)
         with without_autocast(x.device.type):
-            return vectors.project_on(side, x, scalars, form, dtype)
+            return vectors.project_on(kept.value, x)
 
-    def _prepared(self, x: Tensor, weight: Tensor, threshold: Tensor | None, sources: tuple, key: tuple) -> Kept:
+    def _side(self, x: Tensor, weight: Tensor, threshold: Tensor | None) -> Side:
         checks.check_vectors("x", x)
         if self.form.backend == "triton":
             checks.check_triton(self.prototypes)
         dtype = rounded(x)
         with without_autocast(x.device.type):
             scalars = F.scalars(x, *self.contrast())
-            side = vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
-        return Kept((side, scalars, dtype), sources, key, some_columns)
+            return vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""

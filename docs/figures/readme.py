@@ -45,8 +45,10 @@ def draw(layer, digits, index: int, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    from similitude.reproduce.demo import drawn
+
     x, label = digits.test_x[index], int(digits.test_y[index])
-    outline = x.view(28, 28).numpy()
+    outline = digits.restored(x).view(28, 28).numpy()
     with torch.no_grad():
         nearest = layer(x).argsort(descending=True)[:2].tolist()
     figure = Figure(figsize=(10, 3.7), facecolor="white")
@@ -73,23 +75,22 @@ def draw(layer, digits, index: int, path: Path) -> None:
         why = layer.explain(x, prototype=p, top=SHOWN)
         middle = bottom + 0.16
         text(0.144, middle, "~", fontsize=20)
-        show(image(0.162, bottom + 0.02, 0.28), layer.prototypes[p])
+        show(image(0.162, bottom + 0.02, 0.28), drawn(layer)[p])
         text(0.214, bottom + 0.335, f"prototype {p}")
-        text(0.214, bottom - 0.03, f"similarity {signed(why.similarity)}", weight="bold")
+        told = f"similarity {signed(why.similarity)}, bias {signed(layer.bias[p].item())}"
+        text(0.214, bottom - 0.03, told, weight="bold", fontsize=8.5)
         text(0.3, middle, "=", fontsize=18)
         for (_, part), (_, colour), left in zip(why.parts(), KINDS, lefts):
             for i, k in enumerate(why.strongest(part)):
                 axes = image(left + i * width, bottom + 0.06, 0.25)
                 show(axes, layer.features.weight[k], outline)
                 axes.spines[:].set_color(colour)
-                text(left + i * width + 0.044, bottom + 0.03, signed(part[k].item()), fontsize=9.5, color="0.25")
+                text(left + i * width + 0.044, bottom + 0.03, signed(part[k].item(), 2), fontsize=9.5, color="0.25")
             count = int((part != 0).sum())
             words = f"all {count} features  {signed(part.sum().item())}"
             text(left + width, bottom - 0.03, words, color=colour, weight="bold")
-    words = (
-        "the strongest two features of each kind, as images: ink counts for a feature where it is purple, against it"
-    )
-    text(0.5, 0.03, f"{words} where it is orange; black: the digit's outline", fontsize=9, color="0.35")
+    words = "the strongest two features of each kind, as images: purple, where more ink than usual counts for a feature"
+    text(0.5, 0.03, f"{words}; orange, where less does; black: the digit", fontsize=9, color="0.35")
     figure.savefig(path, format="png", dpi=140, metadata={"Software": None})
 
 

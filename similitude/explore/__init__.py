@@ -15,7 +15,7 @@ from ..files import write_text
 from ..interpret.sets import Universe
 from .beside import beside as placed
 from .content import LAYER, WORDS, Content, content, content_of_words
-from .page import check_ending, whole_page
+from .page import check_place, whole_page
 
 # Height of the frame in a notebook, in pixels.
 HEIGHT = 800
@@ -31,7 +31,7 @@ class Page:
     def save(self, path: str | Path) -> Path:
         """Writes the page whole or not at all, and returns its path."""
         path = Path(path)
-        check_ending(path)
+        check_place(path)
         write_text(path, self.html)
         return path
 

@@ -110,6 +110,8 @@ def content(
         "measures": _array(measures(found, vectors[:H]), dtype),
         "prototypes": _array(measures(found, found.prototypes, of_prototypes=True)),
         "bias": _array(torch.zeros(found.out_features) if found.bias is None else found.bias),
+        # What the layer answers, not what rounded measures would.
+        "answers": outputs[:H].argmax(-1).cpu().numpy().astype(np.int32),
         **_of_bank(found.features, vectors, found.normalize, about),
     }
     if labels is not None:
@@ -118,7 +120,13 @@ def content(
     images = _images(inputs, N) if images is None else images
     if isinstance(getattr(model, "features", None), Tensor):
         about["signed"] = bool((model.features < 0).any())
-    return Content(about, arrays, _sprites(model, found, images, H))
+    sprites = _sprites(model, found, images, H)
+    if "features" in sprites:
+        tile = sprites["features"]
+        # What is drawn on has the size of an image, whatever size its thumbnail has.
+        about["shape"] = list(getattr(model, "shape", (1, tile.height, tile.width)))
+        about["rebuilt"] = not hasattr(model, "shape")
+    return Content(about, arrays, sprites)
 
 
 @torch.no_grad()
@@ -174,7 +182,7 @@ def _left_out(N: int, H: int, dtype: type) -> list[str]:
     """Sentences on what the page does not have."""
     found = []
     if H < N:
-        found.append(f"The page holds {H:,} of {N:,} examples; presence and accuracy are those of all.")
+        found.append(f"The page holds {H:,} of {N:,} examples; each feature's presence is that among all of them.")
     if dtype is np.float16:
         found.append("Measures are rounded to three digits (float16), and so is every number made of them.")
     return found
@@ -203,7 +211,9 @@ def _of_bank(bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[st
     about["dead"], about["ever_present"] = used.dead, used.ever_present
     about["duplicates"] = [[k, earlier, cosine] for k, earlier, cosine in used.duplicates]
     nearest, cosines = _nearest(bank.weight)
+    threshold = torch.zeros(bank.num_features) if bank.threshold is None else bank.threshold
     return {
+        "thresholds": _array(threshold),
         "presence": _array(used.presence),
         "strength": _array(used.measure),
         "nearest": nearest.numpy().astype(np.int32),
@@ -241,8 +251,12 @@ def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str,
         found |= {name: of_parameters(getattr(model, name)) for name in ("prototypes", "features")}
     elif images is not None and layer.in_features == images[0].numel() and images[0].squeeze().dim() == 2:
         size = images[0].squeeze().shape
-        banks = {"prototypes": layer.prototypes, "features": layer.features.weight}
-        found |= {name: of_weights(rows.reshape(-1, *size)) for name, rows in banks.items()}
+        weight = layer.features.weight
+        # A prototype made of the features that it has: in pixels that no feature looks at it may be anything.
+        rebuilt = measures(layer, layer.prototypes, of_prototypes=True).relu() @ weight.to(wide(weight.dtype))
+        found |= {
+            name: of_weights(rows.reshape(-1, *size)) for name, rows in (("prototypes", rebuilt), ("features", weight))
+        }
     return found
 
 

@@ -58,7 +58,10 @@ class NotHtml(ValueError):
     """A page was to be written as something else."""
 
 
-def check_ending(path: Path) -> None:
+def check_place(path: Path) -> None:
+    """Raises before the work starts, if a page cannot be written there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(2, "No such folder", str(path.parent))
     if path.suffix.lower() not in (".html", ".htm"):
         raise NotHtml(f"a page is written as .html; got {path.name!r}.")
 

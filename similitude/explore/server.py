@@ -23,8 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn import Config, Server
 
+from .edits import Refused
 from .page import files, read
-from .session import Refused, Session
+from .session import Session
 
 # Bytes of a question at most, seconds that a client may take to send one, and clients at once.
 LARGEST, SECONDS, CLIENTS = 2**22, 10.0, 200

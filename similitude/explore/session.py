@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..bank import FeatureBank
 from ..files import read_json, write_json
-from ..interpret.edit import Edit
 from ..interpret.expression import ExpressionError
 from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
 from .beside import beside
 from .content import Content
+from .edits import Refused, preview, undo_of, values_of
 from .page import described, sprites
 
 # Names of one length at most, and objects that a set lists.
 LONGEST, LISTED = 80, 60
 Question = Mapping[str, Any]
-
-
-class Refused(ValueError):
-    """A question that cannot be answered; the sentence says why."""
 
 
 @dataclass
@@ -41,7 +35,8 @@ class Session:
         model: what is edited and saved; None where there is nothing to save, as for words.
         bank: the bank whose features are named; None where the model has none of its own.
         universe: all objects, if the page cannot hold them.
-        inputs, labels: the data that an edit is previewed on.
+        edited: the network or layer that edits change, see ``edits``; None where there is none.
+        inputs, labels: what an edit is previewed on: a network's inputs, or the vectors that reach a layer.
         names_file: a JSON file that keeps the names of features, or None.
     """
 
@@ -49,11 +44,12 @@ class Session:
     model: nn.Module | None = None
     bank: FeatureBank | None = None
     universe: Universe | None = None
+    edited: Any = None
     inputs: Tensor | None = None
     labels: Tensor | None = None
     names_file: Path | None = None
     names: dict[int, str] = field(default_factory=dict)
-    edits: list[Edit] = field(default_factory=list)
+    undos: list[Callable[[], object]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: Content = field(init=False)
 
@@ -71,23 +67,25 @@ class Session:
         self.content = self.make()
 
     @property
-    def editable(self) -> bool:
-        return isinstance(self.model, DataDomain) and self.model.features is not None and self.inputs is not None
+    def named(self) -> Content:
+        """The page's content with the names that features have now."""
+        return replace(self.content, about={**self.content.about, "features": self._plain_names()})
 
     def about(self) -> dict[str, Any]:
         """What the page reads first."""
+        offers = {"sets": self.universe is not None, "edit": self.edited is not None, "save": self.model is not None}
+        offers["add"] = isinstance(self.edited, DataDomain)
         kept = "kept until the server stops" if self.names_file is None else f"kept in {self.names_file.name}"
-        offers = {"sets": self.universe is not None, "edit": self.editable, "save": self.model is not None}
-        more: dict[str, Any] = {"arrays": described(self.content), "sprites": sprites(self.content), "offers": offers}
+        more: dict[str, Any] = {"offers": offers, "names_kept": kept, "edits": len(self.undos)}
         if self.universe is not None:
             # Of all objects, so that those which the page does not hold can be asked for.
             more["names"] = self.universe.names
-        if self.editable and isinstance(self.model, DataDomain):
-            more["shape"], more["edits"] = list(self.model.shape), len(self.edits)
-        return {**self.content.about, **more, "features": self._plain_names(), "names_kept": kept}
+        arrays = {"arrays": described(self.content), "sprites": sprites(self.content)}
+        return {**self.named.about, **arrays, **more}
 
     def _plain_names(self) -> dict[str, str]:
-        return {str(k): name for k, name in sorted(self.names.items())}
+        K = self.content.about["layer"]["num_features"]
+        return {str(k): name for k, name in sorted(self.names.items()) if k < K}
 
     def name(self, question: Question) -> dict[str, Any]:
         """Names a feature, or takes its name away; returns all names."""
@@ -138,45 +136,52 @@ class Session:
             raise Refused(f"there is no object {index!r}.")
         return {"measures": self.universe.measures(index).tolist()}
 
+    def image(self, question: Question) -> dict[str, Any]:
+        """The values of a prototype, a feature or an input, exactly, to draw on."""
+        edited, (inputs, _) = self._editing()
+        kind, index = question.get("kind"), question.get("index")
+        if kind != "example":
+            return {"pixels": values_of(edited, str(kind), index)}  # pyright: ignore[reportArgumentType]
+        if not isinstance(index, int) or not 0 <= index < len(inputs):
+            raise Refused(f"there is no example {index!r}; they are 0 to {len(inputs) - 1}.")
+        return {"pixels": inputs[index].flatten().tolist()}
+
     def preview(self, question: Question) -> dict[str, Any]:
         """Answers before and after an edit that is not applied."""
-        edit = self._edit(question)
-        assert self.inputs is not None
-        assert self.labels is not None
-        seen = edit.preview(self.inputs, self.labels)
+        edited, data = self._editing()
+        seen = preview(edited, *data, question)
         classes = [[label, *seen.accuracy(label)] for label in seen.labels.unique().tolist()]
         flips = [[i, int(seen.before[i]), int(seen.after[i]), int(seen.labels[i])] for i in seen.flips.tolist()]
-        counts = {"repaired": len(seen.repaired), "broken": len(seen.broken)}
-        return {"all": seen.accuracy(), "classes": _finite(classes), "flips": flips, **counts}
-
-    def image(self, question: Question) -> dict[str, Any]:
-        """The pixels of a prototype, a feature or an input, exactly, to draw on."""
-        if not self.editable:
-            raise Refused("only a network whose prototypes and features are images is edited here.")
-        kind, index = question.get("kind"), question.get("index")
-        images = {
-            "prototype": getattr(self.model, "prototypes", None),
-            "feature": getattr(self.model, "features", None),
+        return {
+            "all": seen.accuracy(),
+            "classes": classes,
+            "flips": flips,
+            "repaired": len(seen.repaired),
+            "broken": len(seen.broken),
         }
-        chosen = {**images, "example": self.inputs}.get(str(kind))
-        if chosen is None or not isinstance(index, int) or not 0 <= index < len(chosen):
-            raise Refused(f"there is no {kind} {index!r}.")
-        return {"pixels": chosen[index].detach().flatten().tolist()}
 
     def apply(self, question: Question) -> dict[str, Any]:
-        edit = self._edit(question)
-        edit.apply()
-        self.edits.append(edit)
-        self.content = self.make()
+        edited, _ = self._editing()
+        self.undos.append(undo_of(edited, question))
+        try:
+            self.content = self.make()
+        except ValueError as error:
+            self.undos.pop()()
+            raise Refused(str(error)) from None
         return self.about()
 
     def undo(self, question: Question) -> dict[str, Any]:
         """Takes back the last edit."""
-        if not self.edits:
+        if not self.undos:
             raise Refused("there is nothing to undo.")
-        self.edits.pop().undo()
+        self.undos.pop()()
         self.content = self.make()
         return self.about()
+
+    def _editing(self) -> tuple[Any, tuple[Tensor, Tensor]]:
+        if self.edited is None or self.inputs is None or self.labels is None:
+            raise Refused("nothing can be edited here: an edit needs a network or a layer, and examples with labels.")
+        return self.edited, (self.inputs, self.labels)
 
     def saved(self) -> bytes:
         """The model's state as safetensors, which ``interpret.edit.load_state`` or ``load_state_dict`` loads."""
@@ -186,36 +191,6 @@ class Session:
 
         state = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
         return save(state, {"feature_names": json.dumps(self._plain_names())})
-
-    def _edit(self, question: Question) -> Edit:
-        """The edit that a question describes: images by index, images that are added, indices that are removed."""
-        if not self.editable:
-            raise Refused("only a network whose prototypes and features are images is edited here.")
-        assert isinstance(self.model, DataDomain)
-        edit = Edit(self.model)
-        try:
-            for p, image in dict(question.get("prototypes", {})).items():
-                edit.set_prototype(int(p), self._image(image))
-            for k, image in dict(question.get("features", {})).items():
-                edit.swap_feature(int(k), self._image(image))
-            for image in list(question.get("added", [])):
-                edit.add_feature(self._image(image))
-            for k in list(question.get("removed", [])):
-                edit.remove_feature(k)
-        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            raise Refused(str(error)) from None
-        return edit
-
-    def _image(self, values: Any) -> Tensor:
-        assert isinstance(self.model, DataDomain)
-        shape = self.model.shape
-        if not isinstance(values, list) or len(values) != math.prod(shape):
-            raise Refused(f"an image must be {math.prod(shape)} numbers, of the shape {list(shape)}.")
-        return torch.tensor(values, dtype=self.model.prototypes.dtype).reshape(shape)
-
-
-def _finite(rows: list[list[Any]]) -> list[list[Any]]:
-    return [[None if isinstance(v, float) and math.isnan(v) else v for v in row] for row in rows]
 
 
 def _names_in(path: Path) -> dict[int, str]:

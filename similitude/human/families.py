@@ -38,25 +38,28 @@ class Pairs:
 
     def tversky(self, x: Tensor, bank: Tensor, alpha: Tensor, beta: Tensor, theta: Tensor, **form: Any) -> Tensor:
         """Tversky similarities by the library's door, in one program; ``x`` is ``[R, N, D]`` or ``[N, D]``."""
-        where = (0 if x.dim() == 3 else None, 0, 0, 0, 0)
-        if self.first is None or self.second is None:
-            return vmap(lambda x, *rest: tversky_projection(x, x, *rest, **form), where)(x, bank, alpha, beta, theta)
+        ratio = form.get("model") == "ratio"
         first, second = self.first, self.second
 
-        def similarity(x: Tensor, *rest: Tensor) -> Tensor:
+        def similarity(x: Tensor, *rest: Any) -> Tensor:
+            if first is None or second is None:
+                return tversky_projection(x, x, *rest, **form)
             return tversky_similarity(x[first], x[second], *rest, **form)
 
-        return vmap(similarity, where)(x, bank, alpha, beta, theta)
+        # The ratio model has no θ, and no weights below 0: θ is its gain here.
+        weights = (alpha.abs(), beta.abs(), torch.ones_like(theta)) if ratio else (alpha, beta, theta)
+        S: Any = vmap(similarity, (0 if x.dim() == 3 else None, 0, 0, 0, 0))(x, bank, *weights)
+        return _each(theta, self) * S if ratio else S
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a start may use: numbers of fits and objects, random numbers, the intercept's place."""
+    """What a start may use: numbers of fits and objects, random numbers, the intercept of each fit."""
 
     fits: int
     objects: int
     generator: torch.Generator
-    intercept: float
+    intercept: Tensor
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
         return torch.randn(self.fits, *shape, generator=self.generator) * scale
@@ -78,7 +81,7 @@ class Family:
 
     def parameters(self, objects: int) -> int:
         """How many numbers one fit learns."""
-        start = self.start(Start(1, objects, torch.Generator().manual_seed(0), 0.0))
+        start = self.start(Start(1, objects, torch.Generator().manual_seed(0), torch.zeros(1)))
         return sum(t.numel() for t in start.values())
 
 
@@ -197,7 +200,7 @@ def vectors(
 
 
 def _constants(make: Start, symmetric: bool) -> Params:
-    constants = {"c": make.full(make.intercept), "alpha": make.full(0.6), "theta": make.full(1.0)}
+    constants = {"c": make.intercept.clone(), "alpha": make.full(0.6), "theta": make.full(1.0)}
     return constants | ({} if symmetric else {"beta": make.full(0.4)})
 
 
@@ -224,7 +227,7 @@ def common_only(num_features: int = 24, dim: int = 4, **form: Any) -> Family:
     def start(make: Start) -> Params:
         scale = 1 / math.sqrt(dim)
         objects = {"X": make.normal(make.objects, dim, scale=scale), "F": make.normal(num_features, dim, scale=0.7)}
-        return objects | {"c": make.full(make.intercept), "theta": make.full(1.0)}
+        return objects | {"c": make.intercept.clone(), "theta": make.full(1.0)}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         zero = torch.zeros_like(p["theta"])
@@ -238,7 +241,7 @@ def metric(dim: int = 4, decay: bool = True, shift: str = "none") -> Family:
 
     def start(make: Start) -> Params:
         scale = (1.5 if decay else 1.0) / math.sqrt(dim)
-        p = {"X": make.normal(make.objects, dim, scale=scale), "c": make.full(2.0 if decay else make.intercept + 2)}
+        p = {"X": make.normal(make.objects, dim, scale=scale), "c": make.full(2.0) if decay else make.intercept + 2}
         if shift == "slide":
             p["z"] = make.normal(dim, scale=0.1)
         if shift == "unfold":
@@ -260,7 +263,7 @@ def metric(dim: int = 4, decay: bool = True, shift: str = "none") -> Family:
 
 def cosine(dim: int = 4) -> Family:
     def start(make: Start) -> Params:
-        return {"X": make.normal(make.objects, dim), "gain": make.full(2.0), "c": make.full(make.intercept)}
+        return {"X": make.normal(make.objects, dim), "gain": make.full(2.0), "c": make.intercept.clone()}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         x = torch.nn.functional.normalize(p["X"], dim=-1)
@@ -273,7 +276,7 @@ def dot(dim: int = 4, floor: float | None = None) -> Family:
     """a · b; with ``floor=0`` of vectors without negative numbers, as in additive clustering and NMF."""
 
     def start(make: Start) -> Params:
-        return {"X": make.normal(make.objects, dim, scale=0.7), "c": make.full(make.intercept)}
+        return {"X": make.normal(make.objects, dim, scale=0.7), "c": make.intercept.clone()}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         x = p["X"] if floor is None else torch.nn.functional.softplus(p["X"] * 4) / 4
@@ -287,7 +290,7 @@ def bilinear(dim: int = 4) -> Family:
 
     def start(make: Start) -> Params:
         W = torch.eye(dim) + make.normal(dim, dim, scale=0.3)
-        return {"X": make.normal(make.objects, dim, scale=0.7), "F": W, "c": make.full(make.intercept)}
+        return {"X": make.normal(make.objects, dim, scale=0.7), "F": W, "c": make.intercept.clone()}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         return _each(p["c"], pairs) + (pairs.of_first(p["X"] @ p["F"]) * pairs.of_second(p["X"])).sum(-1)
@@ -299,7 +302,7 @@ def constant() -> Family:
     """The same S for all pairs; with a bias, the bias alone."""
 
     def start(make: Start) -> Params:
-        return {"c": make.full(make.intercept)}
+        return {"c": make.intercept.clone()}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         if pairs.first is not None:

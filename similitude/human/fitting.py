@@ -73,11 +73,14 @@ class Fitted:
     seconds: float = 0.0
 
 
-def intercept(told: Told) -> float:
-    if told.kind != "same":
-        return 0.0
-    share = float((told.value * told.weight).sum() / told.weight.sum())
-    return math.log(max(share, EDGE) / max(1 - share, EDGE))
+def intercept(told: Told, train: Tensor) -> Tensor:
+    """Where each fit's intercept starts: at the mean of what it is trained on, ``[R]``; 0 for choices."""
+    if told.kind == "choice":
+        return torch.zeros(len(train))
+    mean = (train * told.weight * told.value).sum(1) / (train * told.weight).sum(1)
+    if told.kind == "same":
+        return torch.logit(mean.clamp(EDGE, 1 - EDGE))
+    return torch.zeros(len(train)) if told.levels is not None else mean
 
 
 def link_start(told: Told, make: Start) -> Params:
@@ -177,10 +180,10 @@ def fit(
     decays = family.l2 if l2 is None else l2
     folds = len(train)
     R = folds * len(decays) * restarts
-    make = Start(R, len(said.objects), torch.Generator().manual_seed(seed), intercept(told))
-    p = {name: t.requires_grad_() for name, t in (family.start(make) | link_start(told, make)).items()}
     spread = torch.arange(folds).repeat_interleave(len(decays) * restarts)
     T, V = (torch.tensor(mask)[spread].float() for mask in (train, held))
+    make = Start(R, len(said.objects), torch.Generator().manual_seed(seed), intercept(told, T))
+    p = {name: t.requires_grad_() for name, t in (family.start(make) | link_start(told, make)).items()}
     T, V = T / (T * told.weight).sum(1, keepdim=True), V / (V * told.weight).sum(1, keepdim=True)
     decay = torch.tensor(decays).repeat_interleave(restarts).repeat(folds)
     optimizer = torch.optim.Adam(list(p.values()), lr=lr)

@@ -9,6 +9,8 @@ import numpy as np
 from .judgements import Array, Judgements
 
 FOLDS = ("cells", "pairs", "directions", "objects", "raters")
+# Share of the pairs that stop a fit where objects are held out.
+STOPS = 0.15
 
 
 def split(
@@ -17,7 +19,7 @@ def split(
     """Masks of cells for the test, training and early stopping, each ``[repeats · k, M]``.
 
     Cells of an object with itself are trained on and never tested; a question of choices is one cell. The cells that
-    stop a fit are those of the next fold.
+    stop a fit are those of the next fold; where objects are held out, a share of the other pairs.
 
     Args:
         said: The judgements.
@@ -28,7 +30,8 @@ def split(
         seed: Seed of the folds.
     """
     group = _groups(said, by)
-    count = int(group.max()) + 1 if by != "objects" else len(said.objects)
+    groups = int(group.max()) + 1
+    count = len(said.objects) if by == "objects" else groups
     if count < 3 or (by == "raters" and said.rater is None):
         raise ValueError(
             f"folds by {by} need at least 3 of them; there are {0 if said.rater is None and by == 'raters' else count}."
@@ -48,15 +51,12 @@ def split(
         fold = random.permutation(count) % k
         for f in range(k):
             if by == "objects":
-                a, b = fold[said.first], fold[said.second]
-                test, stop = (a == f) | (b == f), (a == (f + 1) % k) | (b == (f + 1) % k)
+                test = (fold[said.first] == f) | (fold[said.second] == f)
+                stop = ~test & (random.random(groups) < STOPS)[group]
             else:
                 test, stop = fold[group] == f, fold[group] == (f + 1) % k
-            test, stop = test & ~self_pair, stop & ~test & ~self_pair
-            tests, stops = [*tests, test], [*stops, stop]
-            trains.append(
-                ~(test | stop) if by != "objects" else ~((fold[said.first] == f) | (fold[said.second] == f) | stop)
-            )
+            test, stop = test & ~self_pair, stop & ~self_pair
+            tests, trains, stops = [*tests, test], [*trains, ~(test | stop)], [*stops, stop]
     masks = np.array(tests), np.array(trains), np.array(stops)
     for mask, what in zip(masks, ("tested", "trained on", "kept to stop by"), strict=True):
         if not mask.any(1).all():
@@ -162,7 +162,7 @@ def ceiling(said: Judgements) -> dict[str, float]:
 
 def correlation(a: Array, b: Array) -> float:
     """Pearson's r; 0 where one side does not vary."""
-    if len(a) < 3 or a.std() < 1e-9 or b.std() < 1e-9:
+    if len(a) < 3 or a.std() < 1e-6 or b.std() < 1e-6:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
 

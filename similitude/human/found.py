@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from .fitting import fit
-from .judgements import Array
+from ..ops import reference
+from .fitting import fit, pair_scores
+from .judgements import Array, Judgements
 
 if TYPE_CHECKING:
     from .model import TverskySimilarityModel
@@ -80,12 +82,41 @@ def summarise(
     alpha, theta = p["alpha"][:, 0].numpy(), p["theta"][:, 0].numpy()
     beta = p["beta"][:, 0].numpy() if "beta" in p else alpha
     found = {"alpha": (model.alpha_, alpha), "beta": (model.beta_, beta), "theta": (model.theta_, theta)}
-    constants = {name: (value, *map(float, np.quantile(all_, (0.025, 0.975)))) for name, (value, all_) in found.items()}
+    constants = {name: (value, *_interval(fits)) for name, (value, fits) in found.items()}
     agree = float((alpha > beta).mean())
     sentences = model.warnings()
     if "beta" in p and 0.025 < agree < 0.975 and not any("α" in sentence for sentence in sentences):
         sentences.append(f"α > β in {agree:.0%} of resampled fits, so the judgements do not tell which is larger.")
     return Summary(constants, agree, repr(said), model.family_.parameters(len(said.objects)), sentences)
+
+
+def _interval(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def contrasted(model: TverskySimilarityModel, a: int, b: int, top: int) -> Contrasted:
+    """What each feature adds to S of two objects by the best restart, by the equations."""
+    objects = torch.tensor(model.objects_[[a, b]])
+    A, B = objects @ torch.tensor(model.features_).T
+    A2, B2 = objects @ torch.tensor(model.distinctive_).T
+    alpha, beta = (0.0, 0.0) if model.features is not None and model.own == "common" else (model.alpha_, model.beta_)
+    parts = {
+        "both": model.theta_ * reference.common_terms(A, B, model.intersection),
+        "first only": -alpha * reference.distinctive_terms(A2, B2, model.difference),
+        "second only": -beta * reference.distinctive_terms(B2, A2, model.difference),
+    }
+    best = model.best_restart_
+    one = {name: t[0, best : best + 1] for name, t in model.fitted_.params.items()}
+    N = len(model.names_)
+    with torch.no_grad():
+        S, back = pair_scores(model.family_, one, torch.tensor([a, b]), torch.tensor([b, a]), N, False)[0].tolist()
+    names, terms = model._feature_names(len(A)), {}
+    for part, values in parts.items():
+        order = values.abs().argsort(descending=True)[:top].tolist()
+        terms[part] = [(names[k], float(values[k])) for k in order if values[k] != 0]
+    sums = {part: float(values.sum()) for part, values in parts.items()}
+    return Contrasted(model.names_[a], model.names_[b], S, back, S - sum(sums.values()), terms, sums)
 
 
 def drawn(group: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
@@ -98,7 +129,7 @@ def drawn(group: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
     return counts, np.where(held.any(1, keepdims=True), held, True)
 
 
-def _pairs(said) -> Array:
+def _pairs(said: Judgements) -> Array:
     if said.kind == "choice":
         return said.question
     return np.minimum(said.first, said.second) * len(said.objects) + np.maximum(said.first, said.second)

@@ -137,9 +137,9 @@ def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any
     who = None if rater is None else np.unique(np.asarray(_columns(rater=rater)[0]), return_inverse=True)[1]
     keep = ~np.isnan(value)
     order = np.arange(int(keep.sum()))
-    cells = (t[keep] for t in (first, second, value))
     raters = None if who is None else who[keep]
-    return _checked(Judgements("rating", names, *cells, np.ones(len(order)), order, raters))
+    cells = first[keep], second[keep], value[keep], np.ones(len(order)), order
+    return _checked(Judgements("rating", names, *cells, raters))
 
 
 def directed(cue: Any, target: Any, count: Any = None, objects: Sequence[Any] | None = None) -> Judgements:
@@ -257,7 +257,7 @@ def _places(objects: Sequence[Any] | None, *columns: Any) -> list[Any]:
             names = list(range(int(names[-1]) + 1))  # type: ignore[arg-type]
     else:
         names = [_plain(item) for item in objects]
-    at = {name: place for place, name in enumerate(names)}
+    at: dict[Any, int] = {name: place for place, name in enumerate(names)}
     if objects is not None and all(isinstance(item, int) for column in said for item in column) and not set(at) & {0}:
         at = {place: place for place in range(len(names))}
     for column in said:

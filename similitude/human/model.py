@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,11 +15,10 @@ from torch import Tensor
 from .. import form as forms
 from ..bank import FeatureBank
 from ..nn import TverskySimilarity
-from ..ops import reference
 from . import families, folds
 from .families import Family, Params, with_bias
 from .fitting import Told, expected, fit, pair_scores
-from .found import Contrasted, Found, Summary, summarise
+from .found import Contrasted, Found, Summary, contrasted, summarise
 from .judgements import Array, Judgements, ratings
 from .rivals import Comparison, candidates, compare
 
@@ -228,7 +228,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
     def found(self, top: int = 8) -> list[Found]:
         """The features, those with the largest sum of measures first, each with the objects that have it most."""
         measures = self.measures().clip(0)
-        names = self.feature_names or [f"feature {k}" for k in range(measures.shape[1])]
+        names = self._feature_names(measures.shape[1])
         out = []
         for k in np.argsort(-measures.sum(0)):
             order = [i for i in np.argsort(-measures[:, k])[:top] if measures[i, k] > 0]
@@ -240,9 +240,12 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         """What each feature adds to S(a, b), and to S(b, a)."""
         check_is_fitted(self)
         first, second = self._pairs([[a, b]])
-        return self._contrasted(int(first[0]), int(second[0]), top)
+        return contrasted(self, int(first[0]), int(second[0]), top)
 
     # What follows is for the methods above.
+
+    def _feature_names(self, count: int) -> list[str]:
+        return list(self.feature_names) if self.feature_names is not None else [f"feature {k}" for k in range(count)]
 
     def _judgements(self, X: Any, y: Any, weight: Any, known: bool = False) -> Judgements:
         if isinstance(X, Judgements):
@@ -282,13 +285,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         rows = self._given_rows()
         if rows is not None and rows != len(said.objects):
             raise ValueError(f"{rows} rows of features or vectors are given for {len(said.objects)} objects.")
-        form = {
-            "intersection": self.intersection,
-            "difference": self.difference,
-            "level": self.level,
-            "model": self.model,
-        }
-        settings: dict[str, Any] = {"symmetric": said.symmetric, **form}
+        settings: dict[str, Any] = {"symmetric": said.symmetric, **self._form()}
         if self.features is not None:
             family = families.given(self._table("features"), self.own, **settings)
         elif self.vectors is not None:
@@ -298,6 +295,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         else:
             family = families.tversky(self.num_features, self.dim, **settings)
         return with_bias(family, self.bias)
+
+    def _form(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("intersection", "difference", "level", "model")}
 
     def _check(self) -> None:
         forms.check_choice("bias", self.bias, BIASES)
@@ -357,27 +357,20 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         best = int(self.fitted_.each[0].argmin())
         self.best_restart_ = best
         self.alpha_, self.beta_, self.theta_ = float(alpha[best]), float(beta[best]), float(theta[best])
-        self.objects_, self.features_, self.distinctive_ = (t if t is None else t.numpy() for t in self._vectors(best))
+        objects, features, apart = self._vectors(best)
+        self.objects_: Array = objects.numpy()
+        self.features_: Array = features.numpy()
+        self.distinctive_: Array = self.features_ if apart is None else apart.numpy()
         self.bias_ = None
         if "r" in p:
             self.bias_ = p["r"][best].numpy() if "s" not in p else torch.stack([p["r"][best], p["s"][best]]).numpy()
         bank = FeatureBank(*self.features_.shape)
         with torch.no_grad():
             bank.weight.copy_(torch.tensor(self.features_))
-        form = {
-            "intersection": self.intersection,
-            "difference": self.difference,
-            "level": self.level,
-            "model": self.model,
-        }
-        constants = {
-            "alpha": self.alpha_,
-            "beta": self.beta_,
-            "theta": self.theta_ if self.model == "contrast" else None,
-        }
-        self.layer_ = TverskySimilarity(
-            self.features_.shape[1], features=bank, **constants, parametrization="plain", **form
-        )
+        constants: dict[str, Any] = {"alpha": self.alpha_, "beta": self.beta_, "parametrization": "plain"}
+        if self.model == "contrast":
+            constants["theta"] = self.theta_
+        self.layer_ = TverskySimilarity(self.features_.shape[1], features=bank, **constants, **self._form())
 
     def _vectors(self, best: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Objects and bank of a restart, and the bank of distinctive features where it is another."""
@@ -402,43 +395,11 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         def place(item: Any) -> int:
             if isinstance(item, str) or item not in range(len(self.names_)):
                 if str(item) not in at:
-                    near = forms.nearest(str(item), list(at)) if hasattr(forms, "nearest") else None
-                    raise ValueError(
-                        f"{item!r} is not among the {len(at)} objects" + (f"; {near!r} is." if near else ".")
-                    )
+                    near = difflib.get_close_matches(str(item), list(at), n=1)
+                    hint = f"; {near[0]!r} is." if near else "."
+                    raise ValueError(f"{item!r} is not among the {len(at)} objects{hint}")
                 return at[str(item)]
             return int(item)
 
         places = np.array([[place(item) for item in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)
         return places[:, 0], places[:, 1]
-
-    def _contrasted(self, a: int, b: int, top: int) -> Contrasted:
-        measures = torch.tensor(self.measures())
-        apart = measures if self.distinctive_ is None else torch.tensor(self.objects_ @ self.distinctive_.T)
-        A, B, A2, B2 = measures[a], measures[b], apart[a], apart[b]
-        names = self.feature_names or [f"feature {k}" for k in range(len(A))]
-        alpha, beta = (0.0, 0.0) if self.own == "common" and self.features is not None else (self.alpha_, self.beta_)
-        common = self.theta_ * reference.common_terms(A, B, self.intersection)
-        parts = {
-            "both": common,
-            "first only": -alpha * reference.distinctive_terms(A2, B2, self.difference),
-            "second only": -beta * reference.distinctive_terms(B2, A2, self.difference),
-        }
-        p = self._restarts()
-        pair, back = (torch.tensor([i, j]) for i, j in ((a, b), (b, a)))
-        with torch.no_grad():
-            one = {name: t[self.best_restart_ : self.best_restart_ + 1] for name, t in p.items()}
-            S = [float(pair_scores(self.family_, one, t[:1], t[1:], len(self.names_), False)) for t in (pair, back)]
-        rest = S[0] - float(sum(t.sum() for t in parts.values()))
-        return Contrasted(
-            self.names_[a],
-            self.names_[b],
-            S[0],
-            S[1],
-            rest,
-            {
-                part: [(names[k], float(t[k])) for k in t.abs().argsort(descending=True)[:top] if t[k] != 0]
-                for part, t in parts.items()
-            },
-            {part: float(t.sum()) for part, t in parts.items()},
-        )

@@ -143,7 +143,8 @@ def row(
     test, train, _ = masks
     best = np.stack([fitted.held for _, fitted in fits]).argmin(0)
     told = Told.of(said, ordinal)
-    predicted = np.stack([predict(*fits[best[f]], said, told, f) for f in range(len(test))])
+    chosen = [fits[i] for i in best]
+    predicted = np.stack([predict(family, fitted, said, told, f) for f, (family, fitted) in enumerate(chosen)])
     each = len(test) // repeats
     parts = [slice(i * each, (i + 1) * each) for i in range(repeats)]
     found = [folds.measures(said, predicted[part], test[part], train[part]) for part in parts]

@@ -90,9 +90,8 @@ class Legibility:
         deciding: median number of features that make 80 % of a decision between the first class and the second; None
             where outputs are no sum over features.
         feature_names: the names of the layer's features that have one.
-        impurity: by name of each feature that is called as an attribute, the share of the objects that have the feature
-            and lack the attribute; NaN for one that no object has.
-        lacking: the share of all objects that lack the attribute, by the same names: the impurity of chance.
+        impurity: by name of each feature called as an attribute, the share of its objects that lack it, or NaN.
+        lacking: the share of all objects that lack the attribute, by the same names: chance.
     """
 
     layer: Matches
@@ -185,9 +184,8 @@ class Legibility:
         if self.deciding is not None:
             notes.append(f"{self.deciding:g} features make {PART:.0%} of a decision (median)")
         if self.impurity:
-            impure, chance = _mean(self.impurity), _mean(self.lacking)
-            lacking = f"{impure:.0%} of the objects that have one lack the attribute"
-            notes.append(f"named features: {lacking}, and {chance:.0%} of all objects do")
+            lacking = f"{_mean(self.impurity):.0%} of the objects that have one lack the attribute"
+            notes.append(f"named features: {lacking}, and {_mean(self.lacking):.0%} of all objects do")
         if self.left_out:
             more = f", … {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
             notes.append(f"left out, too rare or too common: {', '.join(self.left_out[:5])}{more}")
@@ -280,10 +278,8 @@ def legibility(
     of = bank.only(torch.tensor(list(called), dtype=torch.int64, device=vectors.device))
     impure = matching.impurity(of.measures(vectors), has[:, list(called.values())])
     pointing = fitted[fitted.any(-1)]
-    stable = None
-    if second is not None:
-        _, others, second_bank = _read(second, X, layer)
-        stable = matching.stability(bank, vectors, second_bank, others)
+    twin = None if second is None else _read(second, X, layer)
+    stable = None if twin is None else matching.stability(bank, vectors, twin[2], twin[1])
     dealt = has[torch.randperm(N, generator=torch.Generator().manual_seed(seed + 1)).to(has.device)]
     return Legibility(
         layer=read(bank, stable),

@@ -190,9 +190,8 @@ class DataDomain(Contrast):
         if prototypes is not None and self.bias is not None and len(prototypes) != len(self.bias):
             raise ValueError(f"the head has a bias for {len(self.bias)} prototypes; got {len(prototypes)} images.")
         if threshold is not None:
-            self._check_threshold(
-                threshold, len(self._images()) - len(self.prototypes) if features is None else len(features)
-            )
+            there = self.features if features is None else features
+            self._check_threshold(threshold, 0 if there is None else len(there))
         for name, images in given.items():
             parameter = getattr(self, name)
             if parameter.shape == images.shape:
@@ -398,7 +397,7 @@ class DataDomain(Contrast):
 
     def _looked_at(self, _) -> list[Tensor]:
         """Images, which people edit by ``.data``."""
-        return [self._images()]
+        return [self.prototypes] if self.features is None else [self.prototypes, self.features]
 
     def _kept_layer(self, x: Tensor) -> nn.Module | None:
         """The head as a plain layer, cached until something changes; None if it must not be cached."""
@@ -415,7 +414,7 @@ class DataDomain(Contrast):
             return None
         # Other threads may put another in its place meanwhile.
         kept = self._kept
-        if kept is None or not kept.holds(tensors, (self.form, where), self._looked_at):
+        if kept is None or not kept.holds(tensors, (self.form, where)):
             kept = self._kept = Kept(self.materialize(), tensors, (self.form, where), self._looked_at)
         return kept.value
 

@@ -18,7 +18,7 @@ from .reference import common_terms
 # Intersections whose Ψ is summed pair by pair at feature level; min and max follow from min_sum.
 COMMON = ("softmin",)
 # Elements of a tile, measured: they fill a core's cache, or a GPU. The optimum is flat.
-TILE = {"cpu": 2**21, "cuda": 2**26}
+TILE = {"cpu": 2**19, "cuda": 2**26}
 
 
 def min_sum(a: Tensor, b: Tensor, kernels: bool = True) -> Tensor:
@@ -166,8 +166,16 @@ def _min_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _softmin_gradients(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = _apart(a, b)
     to_a, to_b = torch.zeros_like(a), torch.zeros_like(b)
+    if _factors(a, b) and cpu_minsum.moderate(grad):
+        # g e^−a / (e^−a + e^−b): the numerator is an object's own. Nothing is shared with what is infinite.
+        a, b = (torch.where(x > 0, x.neg().exp_(), math.inf) for x in (a, b))
+        for i, j in _tiles(a, b):
+            shares = grad[..., i, j].unsqueeze(-1) / (a[..., i, None, :] + b[..., None, j, :])  # [..., n, p, K]
+            to_a[..., i, :] += shares.sum(-2)
+            to_b[..., j, :] += shares.sum(-3)
+        return to_a.mul_(a), to_b.mul_(b)
+    a, b = _apart(a, b)
     for i, j in _tiles(a, b):
         g = grad[..., i, j].unsqueeze(-1)  # [..., n, p, 1]
         gap = b[..., None, j, :] - a[..., i, None, :]  # [..., n, p, K]
@@ -189,11 +197,35 @@ def _l1_gradient(grad: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _pair_terms(a: Tensor, b: Tensor, kind: str, fill: Callable[..., Tensor]) -> Tensor:
+    if kind == "softmin" and fill is _fill and (factors := _factors(a, b)):
+        return _soft_terms(a, b, factors)
     least = fill(a.relu(), b.relu(), torch.minimum)
     if kind == "min":
         return least
     # −log(e^−a + e^−b) = min(a, b) − log(1 + e^−|a−b|), and the second term vanishes for features moved far apart.
     return least - fill(*_apart(a, b), _excess)
+
+
+def _factors(a: Tensor, b: Tensor) -> int:
+    """How many sums of exponentials can be multiplied before a logarithm, on a CPU: 8, 4 or 2; 0 for none."""
+    dtype, most = cpu_minsum.limits(a, b, "softmin")
+    return next((n for n in (8, 4, 2) if n <= most), 0) if dtype == a.dtype else 0
+
+
+def _soft_terms(a: Tensor, b: Tensor, factors: int) -> Tensor:
+    """−Σ_k log(e^−a + e^−b) over what both have: exponentials once an object, a logarithm for several features."""
+    # Negative, so that one call of threshold makes what is not shared, below −3, the factor −1; their number is even.
+    a, b = (torch.nn.functional.threshold(x, 0.0, -math.log(4.0)).neg_().exp_().neg_() for x in (a, b))
+    a, b = (torch.nn.functional.pad(x, (0, -x.shape[-1] % factors), value=-4.0) for x in (a, b))
+    out = a.new_empty(*a.shape[:-1], b.shape[-2])
+    for i, j in _tiles(a, b):
+        sums = torch.threshold_(a[..., i, None, :] + b[..., None, j, :], -3.0, -1.0)
+        size = sums.shape[-1] // factors
+        product = sums[..., :size]
+        for start in range(size, sums.shape[-1], size):
+            product.mul_(sums[..., start : start + size])
+        out[..., i, j] = product.log_().sum(-1).neg_()
+    return out
 
 
 def _scan(a: Tensor, b: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

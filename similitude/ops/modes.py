@@ -9,6 +9,8 @@ from torch import Tensor
 
 HALVES = (torch.bfloat16, torch.float16)
 HAS_TRITON = find_spec("triton") is not None
+# Whether the CPU multiplies bfloat16, and adds up in float32; without, such products are made number by number.
+HAS_BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 # Operations from which on padding is worth a copy of prototypes and bank.
 WORTH_PADDING = 2**30
 

@@ -98,6 +98,15 @@ class Pairs:
             self._saliences = separable.salience(self.a), separable.salience(self.b)
         return self._saliences
 
+    def lacking_sums(self) -> tuple[Tensor, Tensor]:
+        return separable.lacking_sums(self.a, self.b)
+
+    def product(self) -> Tensor:
+        return separable.product(self.a, self.b)
+
+    def gmean(self) -> Tensor:
+        return separable.gmean(self.a, self.b)
+
     def min_sum(self) -> Tensor:
         if self._min_sum is None:
             self._min_sum = minsum.min_sum(self.a, self.b, self.kernels)
@@ -107,9 +116,9 @@ class Pairs:
 def common(pairs: Pairs, intersection: str, level: str) -> Tensor:
     """f(A∩B) of all pairs, ``[..., N, P]``."""
     if intersection == "product":
-        return separable.product(pairs.a, pairs.b)
+        return pairs.product()
     if level == "feature" and intersection == "gmean":
-        return separable.gmean(pairs.a, pairs.b)
+        return pairs.gmean()
     if level == "feature" and intersection in minsum.COMMON:
         return minsum.common_sum(pairs.a, pairs.b, intersection, pairs.kernels)
     if level == "feature" and intersection == "min":
@@ -129,7 +138,7 @@ def distinctive(pairs: Pairs, difference: str, level: str) -> tuple[Tensor, Tens
     nothing is unmatched.
     """
     if difference == "ignorematch" and not pairs.has_shared_sums():
-        return separable.lacking_sums(pairs.a, pairs.b)
+        return pairs.lacking_sums()
     if difference == "ignorematch":
         matched_a, matched_b = pairs.shared_sums()
     elif level == "feature":

@@ -25,6 +25,10 @@ CODES = {
 
 # Up to so many operations calls cost more than passes over measures, on a CPU.
 SMALL = 2**21
+# Numbers of a bank whose products are worth the change of dtype.
+LARGE_BANK = 2**16
+# Objects of which inference looks up the features that they have, at most; and elements of a table, at least.
+MOST, WORTH_A_SEARCH = 64, 2**18
 
 
 class Plan(NamedTuple):
@@ -95,3 +99,30 @@ def _kernels(form: Form, dtype: torch.dtype, device: str, batched: bool, vectors
     kernels = device == "cuda" and has_triton and dtype != torch.float64 and form.backend != "torch"
     # The kernels of halves take no batches; what they do not take is widened.
     return kernels, dtype in modes.HALVES and not batched and (kernels or not vectors)
+
+
+def in_bfloat16(form: Form, D: int, K: int, dtype: torch.dtype, device: str, thresholds: bool, eager: bool) -> bool:
+    """Whether a CPU makes measures by products of bfloat16, added up in float32 and rounded once; all else is wider.
+
+    Not with thresholds or lengths of 1: a measure would be rounded before the last step, and its sign with it.
+
+    Args:
+        form, K, dtype, device, thresholds, eager: As in ``plan``.
+        D: Width of the vectors.
+    """
+    if device != "cpu" or dtype != torch.bfloat16 or not modes.HAS_BFLOAT16 or D * K < LARGE_BANK:
+        return False
+    return eager and not thresholds and not form.normalize and form.backend != "reference"
+
+
+def looks_up(N: int, K: int, P: int, device: str, present: int = 0) -> bool:
+    """Whether inference reads the rows of tables ``[K, P]`` that objects call for, and not the whole by a product.
+
+    A product reads all of a table for one object as for eight, and then multiplies three numbers while a lookup adds
+    one. Few or small rows are not worth the search for what is present.
+
+    Args:
+        N, K, P, device: As in ``plan``.
+        present: How many features the objects have, all together; by default as few as can be.
+    """
+    return device == "cpu" and 0 < N <= MOST and P * K >= WORTH_A_SEARCH and 3 * present <= K * max(N, 8)

@@ -5,7 +5,7 @@ Sums over shared features are products with 0/1 indicators, which carry no gradi
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,11 @@ from .reference import Scalar
 def has(a: Tensor) -> Tensor:
     """1 where the object has the feature, 0 elsewhere, in the dtype of ``a``."""
     return (a > 0).to(a.dtype)
+
+
+def lacks(a: Tensor) -> Tensor:
+    """1 where the object lacks the feature, 0 elsewhere, in the dtype of ``a``."""
+    return (a <= 0).to(a.dtype)
 
 
 def salience(a: Tensor) -> Tensor:
@@ -90,27 +95,6 @@ def product_ignorematch(a: Tensor, b: Tensor, alpha: Scalar, beta: Scalar, theta
         # The compiler fuses the element-wise part itself, and cannot branch on values.
         return _forward(a, b, alpha, beta, theta)[0]
     return apply(ProductIgnorematch, a, b, alpha, beta, theta)[0]
-
-
-class Sides(NamedTuple):
-    """The prototypes' side of product + ignorematch, the same for all objects.
-
-    One column per prototype, which makes the product with a single object nearly twice as fast.
-    """
-
-    shared: Tensor  # [K, P], θB⁺ − α(1−J)
-    positive: Tensor  # [K, P], B⁺
-
-
-def prepare(b: Tensor, alpha: Scalar, theta: Scalar) -> Sides:
-    b = b.relu()
-    return Sides(_side(b, theta, alpha).mT.contiguous(), b.mT.contiguous())
-
-
-def prepared_product_ignorematch(a: Tensor, sides: Sides, beta: Scalar) -> Tensor:
-    """``product_ignorematch(a, b, alpha, beta, theta)`` by the sides of ``b``, without gradients: ``[N, P]``."""
-    a = a.relu()
-    return (a @ sides.shared).add_(((a.sign() - 1) @ sides.positive).mul_(beta))
 
 
 def _missing(a: Tensor, b: Tensor) -> Tensor:

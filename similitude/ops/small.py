@@ -42,7 +42,7 @@ class Small(torch.autograd.Function):
         return _less(torch.mm(has_a, side.mT), beta, missing)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         x, p, f, threshold, *scalars, has_a, has_b, lacks_a, lacks_b, side, missing = ctx.saved_tensors
         scalars = [n if s is None else s for s, n in zip(scalars, ctx.numbers, strict=True)]
         with without_autocast("cpu"):

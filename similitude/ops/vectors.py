@@ -6,16 +6,15 @@ prototype's is p · f_k: the law on [x, 1], [p, 0] and [f_k, −t_k].
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..form import Form
-from . import cross_entropy, pairwise, reference, separable, small
+from . import cross_entropy, inference, pairwise, reference, small
 from .leak import leaking
 from .modes import eager, has_kernels, padded, wide
-from .plan import Plan, plan
+from .plan import Plan, in_bfloat16, plan
 from .reference import Scalars
 
 
@@ -39,7 +38,7 @@ def project(
         out = _whole(x, prototypes, features, without_axes(scalars), dtype, how)
     else:
         scalars = without_axes(scalars)
-        A, B = all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, how), form.normalize)
+        A, B = _measured(x, prototypes, features, threshold, form, dtype, how)
         if how.code == "reference":
             out = reference.pairwise(A, B, *scalars, *form[:4])
         else:
@@ -81,18 +80,12 @@ def loss(
     # Only positive measures count, and the others are not kept.
     how = plan_of(x, prototypes, features, form, dtype, threshold)
     inputs = _taken(x, prototypes, features, threshold, form, dtype, how)
-    A, B = (side.relu_() for side in all_pairs(*inputs, form.normalize))
+    A, B = all_pairs(*inputs, form.normalize)
+    if eager(x):
+        # The loss gives no gradient to measures that were negative.
+        with torch.no_grad():
+            A, B = A.relu_(), B.relu_()
     return cross_entropy.cross_entropy(A, B, *scalars, form, *rest, P=prototypes.shape[0], scale=scale)
-
-
-class Side(NamedTuple):
-    """The prototypes' side of a projection, for inference: what does not depend on the input."""
-
-    measures: Tensor  # [P, K], padded
-    sides: separable.Sides | None  # for two products in 32 bits or more
-    features: Tensor  # [K, D], padded
-    threshold: Tensor | None  # [K], padded
-    num_prototypes: int
 
 
 @torch.no_grad()
@@ -103,28 +96,35 @@ def prepare(
     form: Form,
     dtype: torch.dtype,
     threshold: Tensor | None = None,
-) -> Side:
+) -> inference.Side:
     """What ``project`` makes of prototypes ``[P, D]`` and features, for ``project_on``. A leak is nothing to it."""
     P, how = prototypes.shape[0], plan_of(prototypes, prototypes, features, form, dtype, threshold)
-    _, prototypes, features, threshold = _taken(prototypes, prototypes, features, threshold, form, dtype, how)
-    B = measures(prototypes, features, form.normalize)
-    sides = None
-    if form.two_products and B.dtype == wide(B.dtype):
-        sides = separable.prepare(B, scalars[0], scalars[2])
-    return Side(B, sides, features, threshold, P)
-
-
-def project_on(side: Side, x: Tensor, scalars: Scalars, form: Form, dtype: torch.dtype) -> Tensor:
-    """``project`` on prototypes that were prepared for the same arguments: ``[..., D]`` -> ``[..., P]``."""
-    A = measures(x.to(dtype).to(side.features.dtype), side.features, form.normalize, side.threshold)
-    A = A.flatten(0, -2) if A.dim() > 1 else A.unsqueeze(0)
-    if form.backend == "reference":
-        out = reference.pairwise(A, side.measures, *scalars, *form[:4])
-    elif side.sides is not None:
-        out = separable.prepared_product_ignorematch(A, side.sides, scalars[1])
+    if _in_bfloat16(prototypes, features, threshold, form, dtype):
+        features = features.to(dtype)
+        B = measures(prototypes.to(dtype), features, False).float()
     else:
-        out = pairwise.similarity(A, side.measures, *scalars, form)
-    return out[:, : side.num_prototypes].to(dtype).reshape(*x.shape[:-1], side.num_prototypes)
+        _, prototypes, features, threshold = _taken(prototypes, prototypes, features, threshold, form, dtype, how)
+        B = measures(prototypes, features, form.normalize)
+    return inference.prepare(B, features, threshold, scalars, form, dtype, P)
+
+
+def project_on(side: inference.Side, x: Tensor) -> Tensor:
+    """``project`` on prototypes that were prepared for the same arguments: ``[..., D]`` -> ``[..., P]``."""
+    dtype, own = side.dtype, side.features.dtype
+    rounded = x if x.dtype is dtype is own else x.to(dtype).to(own)
+    rounded = rounded if x.dim() == 2 else rounded.reshape(-1, x.shape[-1])
+    if side.form.normalize:
+        rounded = torch.nn.functional.normalize(rounded, dim=-1)
+    if side.threshold is None:
+        A = torch.mm(rounded, side.columns)
+        A = A.float() if own is torch.bfloat16 and A.device.type == "cpu" else A
+    else:
+        A = torch.addmm(side.threshold, rounded, side.columns, beta=-1)
+    out = inference.project(side, A)
+    if out.shape[1] != side.num_prototypes:
+        out = out[:, : side.num_prototypes]
+    out = out if out.dtype is dtype else out.to(dtype)
+    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], side.num_prototypes)
 
 
 def plan_of(
@@ -214,6 +214,27 @@ def _taken(
         # A feature of zeros with the threshold 0 is had by no object.
         threshold = torch.nn.functional.pad(threshold, (0, how.num_features - len(threshold)))
     return x, padded(prototypes, how.num_prototypes), padded(features, how.num_features), threshold
+
+
+def _measured(
+    x: Tensor,
+    prototypes: Tensor,
+    features: Tensor,
+    threshold: Tensor | None,
+    form: Form,
+    dtype: torch.dtype,
+    how: Plan,
+) -> tuple[Tensor, Tensor]:
+    """Measures of all as the code for all pairs takes them."""
+    if _in_bfloat16(x, features, threshold, form, dtype):
+        A, B = all_pairs(x.to(dtype), prototypes.to(dtype), features.to(dtype), None, False)
+        return A.float(), B.float()
+    return all_pairs(*_taken(x, prototypes, features, threshold, form, dtype, how), form.normalize)
+
+
+def _in_bfloat16(x: Tensor, features: Tensor, threshold: Tensor | None, form: Form, dtype: torch.dtype) -> bool:
+    K, D = features.shape
+    return in_bfloat16(form, D, K, dtype, x.device.type, threshold is not None, eager(x))
 
 
 def without_axes(scalars: Scalars) -> Scalars:

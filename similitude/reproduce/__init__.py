@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility")
+# Names of before.
+EXPERIMENTS_RENAMED = {"sevens": "editing"}
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility", "human")
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,14 @@ class UnknownExperiment(LookupError):
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name; the error has the nearest name if there is none."""
-    from .record import EXPERIMENTS_RENAMED
+    """The experiment of that name."""
+    return import_module(f".{check_name(name)}", __package__).EXPERIMENT
 
+
+def check_name(name: str) -> str:
+    """The name, if there is such an experiment; else the error has the nearest one."""
     if name in EXPERIMENTS:
-        return import_module(f".{name}", __package__).EXPERIMENT
+        return name
     near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]}?" if near else ""
     if name in EXPERIMENTS_RENAMED:

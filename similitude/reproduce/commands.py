@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+from .. import _starting
 from .._text import printable
-from . import EXPERIMENTS, UnknownExperiment
+from . import EXPERIMENTS, UnknownExperiment, check_name
 
 if TYPE_CHECKING:
     import typer
@@ -31,9 +32,20 @@ def fail(sentence: str, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
+def known(name: str) -> None:
+    try:
+        check_name(name)
+    except UnknownExperiment as error:
+        fail(str(error), code=2)
+
+
 @contextmanager
 def sentences(missing: str, stopped: str, *errors: type[Exception]):
-    """Turns errors into one sentence and an exit code; ``missing`` names the extra that brings a missing library."""
+    """Turns errors into one sentence and an exit code; ``missing`` names the extra that brings a missing library.
+
+    What takes long to import is imported before.
+    """
+    _starting.started()
     try:
         yield
     except KeyboardInterrupt:
@@ -97,6 +109,9 @@ def reproduce(
     """
     from rich.console import Console
 
+    known(name)
+    if share and not (every or listed):
+        fail("--share divides the rows of --all; add --all.", code=2)
     from . import run
     from .data.find import DataError
     from .record import RunError
@@ -105,9 +120,7 @@ def reproduce(
     stopped = f"stopped; resume from the last checkpoint with: {shlex.join(['similitude', *sys.argv[1:]])}"
     settings = (settings or []) + ([] if seed is None else [f"seed={seed}"])
     with sentences(needs, stopped, RunError, DataError, ImportError):
-        if share and not (every or listed):
-            fail("--share divides the rows of --all; add --all.", code=2)
-        elif listed:
+        if listed:
             for line in run.commands(name, recipe, settings, smoke, share or "1/1"):
                 typer.echo(f"similitude reproduce {line}")
         elif every:
@@ -127,19 +140,21 @@ def table(
     """
     from rich.console import Console
 
+    if docs and name:
+        fail(f"--docs writes the pages of all experiments; leave out {name}, or --docs.", code=2)
+    if name:
+        known(name)
+    elif not docs:
+        fail(f"name an experiment out of {NAMES}, or give --docs for all of them.", code=2)
     from . import find, pages
     from . import results as found
     from .record import RunError
 
     with sentences("tables need {}: pip install 'similitude[cli]'", "stopped.", RunError):
-        if docs and name:
-            fail(f"--docs writes the pages of all experiments; leave out {name}, or --docs.", code=2)
-        elif docs:
+        if docs:
             pages.write(docs, results)
             Console().out(f"pages written to {docs}", highlight=False)
-        elif name is None:
-            fail(f"name an experiment out of {NAMES}, or give --docs for all of them.", code=2)
-        else:
+        elif name:
             results = found.at_hand(results)
             experiment, runs = find(name), list(found.load(results, name).values())
             if not runs:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from ..explore import whole_page
 from ..explore.content import Content, content, content_of_words
-from ..explore.page import NotHtml, check_ending
-from ..explore.session import Refused, Session
+from ..explore.edits import Refused
+from ..explore.page import NotHtml, check_place
+from ..explore.session import Session
 from ..files import write_text
 from ..interpret import words
 from ..models.data_domain import DataDomain
-from ..reach import projection
+from ..reach import seen
 from . import demo
 from .commands import MOST, fail, sentences
 from .data.digits import mnist
@@ -71,7 +72,7 @@ def explore(
     errors = (RunError, DataError, words.SourceError, Refused, OSError, NotHtml)
     with sentences("explore needs {}: pip install 'similitude[explore]'", "stopped.", *errors):
         if out is not None:
-            check_ending(out)
+            check_place(out)
         else:
             _check_address(host, allow_remote)
         typer.echo(f"reading {source} …", err=True)
@@ -80,7 +81,7 @@ def explore(
             session.place(session_of(beside, network).content)
         if out is not None:
             note = NOTE if session.universe is None else ""
-            write_text(out, whole_page(session.content, note))
+            write_text(out, whole_page(session.named, note))
             typer.echo(f"page written to {out}")
             return
         from ..explore.server import serve
@@ -119,7 +120,7 @@ def session_of(
 ) -> Session:
     """A session on what the source holds; the arguments are those of the command."""
     if source == DEMO:
-        return session_of_digits(*_demo(), "MNIST digits", names)
+        return _demo(names)
     folder = Path(source).expanduser()
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
@@ -132,26 +133,28 @@ def session_of(
 
 def session_of_digits(model: nn.Module, x: Tensor, y: Tensor, title: str, names: Path | None = None) -> Session:
     """A session on a network and digits ``[N, 1, 28, 28]``."""
+    edited, vectors = (model, x) if isinstance(model, DataDomain) else seen(model.eval(), x)
+    bank = None if isinstance(edited, DataDomain) else edited.features
 
     def make() -> Content:
         return content(model, x, y, classes=DIGITS, title=title)
 
-    bank = None if isinstance(model, DataDomain) else projection(model).features
-    return Session(make, model.eval(), bank, inputs=x, labels=y, names_file=names)
+    return Session(make, model.eval(), bank, edited=edited, inputs=vectors, labels=y, names_file=names)
 
 
-def _demo() -> tuple[DataDomain, Tensor, Tensor]:
-    """The demo's layer as a network that can be drawn on, and its test digits."""
+def _demo(names: Path | None) -> Session:
+    """The demo's layer and its test digits."""
     config = demo.Config()
     digits = demo.load_digits(config.seed)
     layer = demo.tversky(digits, config)
     demo.train(layer, digits, config, config.tversky_rate, config.tversky_decay)
-    shape = (1, demo.SIDE, demo.SIDE)
-    network = DataDomain(nn.Flatten(), layer, shape)
-    network.set_images(
-        layer.prototypes.detach().reshape(-1, *shape), layer.features.weight.detach().reshape(-1, *shape)
-    )
-    return network, digits.test_x.reshape(-1, *shape), digits.test_y
+    x, y = digits.test_x, digits.test_y
+    images = digits.restored(x).clamp(0, 1).reshape(-1, demo.SIDE, demo.SIDE)
+
+    def make() -> Content:
+        return content(layer, x, y, classes=DIGITS, images=images, title="MNIST digits")
+
+    return Session(make, layer.eval(), layer.features, edited=layer, inputs=x, labels=y, names_file=names)
 
 
 def _network(run: Run, wanted: str | None) -> tuple[nn.Module, Tensor, Tensor]:

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..initialize import init_from_data
 from ..models import mnist as networks
 from ..models.data_domain import DataDomain
 from ..optim import parameter_groups
+from ..presence import scattered
 from . import Experiment
 from .data import made_up
 from .data.digits import mnist
@@ -29,6 +31,8 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "TverskyMNISTNet": networks.TverskyMNISTNet,
     "VisualTverskyMNISTNet": networks.VisualTverskyMNISTNet,
 }
+# Training digits that a start from data looks at.
+CLUSTERED = 4096
 Learner = tuple[nn.Module, torch.optim.Optimizer]
 
 
@@ -42,8 +46,11 @@ class Config:
             ``image_decay`` (towards 0, black) and ``image_blur`` (towards the mean of 3×3 pixels).
         schedule: "constant", or "cosine" after a linear rise over a fifth of the steps.
         start: "paper", with rows of unit length and plain α, β, θ of 0.5, 0.5, 1, or "calibrated".
-        images: What image parameters start as: "noise", as in the paper, or "digits": for each class the training
-            digit nearest to the class's mean, and any digits as features.
+        images: What image parameters start as: "noise", as in the paper; "digits": for each class the training digit
+            nearest to the class's mean, and any digits as features; or "clusters": the library's start from data, mean
+            digits of clusters as features, and noise as prototypes.
+        presence: Share of the digits that have a feature of the visual Tversky network at the start, by thresholds; 0
+            for none.
         bounded: Keeps image parameters within 0 and 1.
         snapshots: Epochs after which image parameters are kept.
         made_up: Number of made-up digits, for a smoke run; 0 for MNIST.
@@ -57,7 +64,8 @@ class Config:
     decoupled: bool = False
     schedule: Literal["constant", "cosine"] = "constant"
     start: Literal["paper", "calibrated"] = "paper"
-    images: Literal["noise", "digits"] = "noise"
+    images: Literal["noise", "digits", "clusters"] = "noise"
+    presence: Dropout = 0.0
     dropout: Dropout = 0.05
     image_rate: Weight = 1.0
     image_decay: Weight = 0.0
@@ -137,8 +145,8 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     train_x, test_x = (_pixels(x, record.device) for x in (digits.train_x, digits.test_x))
     train_y, test_y = (y.long().to(record.device) for y in (digits.train_y, digits.test_y))
     learners = {name: make(config, name, record.device) for name in config.networks}
-    for network, _ in learners.values() if config.images == "digits" else ():
-        start_as_digits(network, train_x, train_y)
+    for network, _ in learners.values():
+        start_images(config, network, train_x, train_y)
     images = look(learners, 0) if 0 in config.snapshots else {}
     curves: dict[str, list] = {name: [] for name in learners}
     advance = trainer(config, list(learners.values()), train_x, train_y)
@@ -195,7 +203,9 @@ def make(config: Config, name: str, device: str) -> Learner:
     """A new network and its optimiser."""
     torch.manual_seed(config.seed)
     plain = "Tversky" in name and config.start == "paper"
-    options = {"init": "unit", "parametrization": "plain"} if plain else {}
+    options: dict[str, Any] = {"init": "unit", "parametrization": "plain"} if plain else {}
+    if config.presence and name == "VisualTverskyMNISTNet":
+        options["presence"] = config.presence
     network = NETWORKS[name](dropout=config.dropout, **options).to(device)
     rate, decay, capturable = config.lr, config.weight_decay, device == "cuda"
     if config.decoupled:
@@ -213,6 +223,15 @@ def images_of(network: nn.Module) -> list[nn.Parameter]:
     """Prototypes and features of a visual network, which are images."""
     held = (network.prototypes, network.features) if isinstance(network, DataDomain) else ()
     return [image for image in held if image is not None]
+
+
+def start_images(config: Config, network: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Starts image parameters and thresholds as the settings say."""
+    if config.images == "digits":
+        start_as_digits(network, x, y)
+    cut = isinstance(network, DataDomain) and network.features is not None
+    if cut and (config.presence or config.images == "clusters"):
+        init_from_data(network, scattered(x, CLUSTERED), start="k-means" if config.images == "clusters" else "kept")
 
 
 def start_as_digits(network: nn.Module, x: Tensor, y: Tensor) -> None:

@@ -49,6 +49,7 @@ from ..files import (
     write_json,
     write_sums,
 )
+from . import EXPERIMENTS_RENAMED
 from .origin import origin, peak_gib, reset_peak
 
 # Files of a run whose names other programs use too.
@@ -58,7 +59,6 @@ CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
 
 # Settings and experiments by the names of version 0.1.0, and their names now.
 RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
-EXPERIMENTS_RENAMED = {"sevens": "editing"}
 
 
 class RunError(Exception):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..files import read_json
-from . import EXPERIMENTS, find
-from .record import EXPERIMENTS_RENAMED, RunError, result_of_now
+from . import EXPERIMENTS, EXPERIMENTS_RENAMED, find
+from .record import RunError, result_of_now
 from .settings import of_row
 
 if TYPE_CHECKING:

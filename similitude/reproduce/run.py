@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..files import clear_halves, remove_empty, write_bytes, write_json
-from . import find
+from . import EXPERIMENTS_RENAMED, find
 from .data.find import DataError
-from .record import EXPERIMENTS_RENAMED, RENAMED, Busy, Record, RunError, WriteError, make_writable, too_little_memory
+from .record import RENAMED, Busy, Record, RunError, WriteError, make_writable, too_little_memory
 from .settings import label, of_recipe, row, rows
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def _classifier(config: Config, seed: int) -> Any:
         return LogisticRegression(max_iter=1000)
     if config.layer == "mlp":
         return MLPClassifier(config.num_features, random_state=seed)
-    options = CLASSIFIERS[config.layer]
+    options: dict[str, Any] = {**CLASSIFIERS[config.layer], **({"max_iter": config.steps} if config.made_up else {})}
     return TverskyClassifier(config.num_features, presence=config.presence, random_state=seed, **options)
 
 

@@ -57,6 +57,10 @@ def pages(tmp_path_factory):
     model, inputs, labels = converted()
     explore(network(x, y), x, y, classes=list("0123456789"), title="Digits", out=folder / "digits.html")
     explore(words(), title="Words", out=folder / "words.html")
+    other = network(x, y)
+    with torch.no_grad():
+        other.bias.zero_()
+    explore(network(x, y), x, y, beside=other, title="Two", out=folder / "two.html")
     explore(
         model,
         inputs,
@@ -77,7 +81,9 @@ def served():
 
     x, y = digits()
     net = network(x, y)
-    session = Session(lambda: content(net, x, y, classes=list("0123456789"), title="Digits"), net, inputs=x, labels=y)
+    session = Session(
+        lambda: content(net, x, y, classes=list("0123456789"), title="Digits"), net, edited=net, inputs=x, labels=y
+    )
     running = server(session, TOKEN)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -182,6 +188,32 @@ def test_sets_are_those_of_python(pages, visit):
             assert page.locator("#size").inner_text().startswith(f"{len(u(text))} of 16 features")
             shown = page.locator(".tile .caption").all_inner_texts()
             assert [number(t) for t in shown] == pytest.approx([s for _, s in u(text).rank(60)], abs=0.006)
+
+
+def test_two_models_are_compared_by_their_answers(pages, visit):
+    x, y = digits()
+    first, second = network(x, y), network(x, y)
+    with torch.no_grad():
+        second.bias.zero_()
+        differ = (first(x).argmax(-1) != second(x).argmax(-1)).sum().item()
+    assert differ
+    with visit(pages["two"]) as page:
+        go(page, "compare")
+        looks(page)
+        assert f"{differ} of {len(x)}: A is right in" in page.locator("main").inner_text()
+        assert "12 of 12 features of A have a partner" in page.locator("main").inner_text()
+
+
+def test_words_are_compared_both_ways_round_with_weights_that_move(pages, visit):
+    u = words()
+    with visit(pages["words"]) as page:
+        go(page, "pair/e0/e1")
+        page.locator("#beta").fill("0.5")
+        a, b = u["good"], u["bad"]
+        there = len(a & b) / (len(a & b) + len(a - b) + 0.5 * len(b - a))
+        assert number(page.locator("#forth").inner_text()) == pytest.approx(there, abs=6e-5)
+        back = len(a & b) / (len(a & b) + len(b - a) + 0.5 * len(a - b))
+        assert number(page.locator("#back").inner_text()) == pytest.approx(back, abs=6e-5)
 
 
 def test_an_error_in_an_expression_is_shown_under_its_character(pages, visit):
@@ -291,6 +323,31 @@ def test_drawing_previews_applies_undoes_and_saves(served, visit, tmp_path):
 
     assert torch.equal(session.model.prototypes, before)
     assert torch.equal(load_file(tmp_path / "edited.safetensors")["prototypes"], edited)
+
+
+def test_several_drawings_are_one_edit(served, visit):
+    address, session = served
+    x, _ = digits()
+    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
+        go(page, "edit/prototype/7")
+        page.wait_for_selector("#preview:enabled")
+        for kind, index in (("prototype", "7"), ("added", "0"), ("added", "1"), ("feature", "3")):
+            if kind != page.locator("#kind").input_value():
+                page.locator("#kind").select_option(kind)
+            page.wait_for_selector("#preview:enabled")
+            page.locator("#index").select_option(index=int(index))
+            page.wait_for_selector("#preview:enabled")
+            page.locator("#from").fill(index)
+            page.get_by_role("button", name="Copy", exact=True).click()
+            page.wait_for_selector("#preview:enabled")
+        page.get_by_role("button", name="leave out new feature 1").click()
+        page.wait_for_selector("#preview:enabled")
+        page.locator("#apply").click()
+        page.wait_for_selector("#undo:text('Undo (1)')")
+    assert torch.equal(session.model.prototypes[7], x[7])
+    assert torch.equal(session.model.features[3], x[3])
+    assert len(session.model.features) == 13
+    assert torch.equal(session.model.features[12], x[1])
 
 
 def test_a_notebook_shows_the_page_in_a_frame(visit, tmp_path):

@@ -159,6 +159,14 @@ def test_error_is_no_worse_than_plain_torch_in_the_same_dtype(options, dtype):
         assert (o.double() - t).abs().max() <= (p.double() - t).abs().max() + tolerance
 
 
+@pytest.mark.parametrize("options", COMBINATIONS, ids=name)
+def test_measures_in_bfloat16_have_no_larger_error_either(options, monkeypatch):
+    monkeypatch.setattr(plan, "SMALL", 0)
+    monkeypatch.setattr(plan, "LARGE_BANK", 0)
+    monkeypatch.setattr(plan.modes, "HAS_BFLOAT16", True)
+    test_error_is_no_worse_than_plain_torch_in_the_same_dtype(options, torch.bfloat16)
+
+
 def _plain(x, p, features, alpha, beta, theta, normalize, **options):
     """The law in the inputs' own dtype throughout."""
     from similitude.ops import reference

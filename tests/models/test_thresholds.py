@@ -116,6 +116,16 @@ def test_a_resnet_head_starts_from_what_reaches_it():
     assert model(IMAGES).logits.shape == (8, 3)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_resnets_held_head_asks_for_a_bias(bias, recwarn):
+    backbone = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"))
+    options = {"num_labels": 3, "num_features": 10, "presence": 0.25, "hold": True, "bias": bias}
+    model = TverskyResNetForImageClassification.from_resnet(backbone, **options).train()
+    model(IMAGES, labels=torch.arange(8) % 3).loss.backward()
+    assert model.classifier.features.passes == 1
+    assert any("the layer has no bias" in str(w.message) for w in recwarn) != bias
+
+
 def test_converted_layers_take_thresholds():
     model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
     convert(model, "2", num_features=12, bias=True, presence=0.25)

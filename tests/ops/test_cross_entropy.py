@@ -19,6 +19,10 @@ OPTIONS = {
     "min": dict(intersection="min", difference="subtractmatch"),
     "softmin": dict(intersection="softmin"),
     "set": dict(intersection="gmean", difference="subtractmatch", level="set"),
+    "set min": dict(intersection="min", difference="subtractmatch", level="set"),
+    "set ratio": dict(intersection="max", level="set", model="ratio"),
+    "mean": dict(intersection="mean"),
+    "mean of excess": dict(intersection="mean", difference="subtractmatch"),
     "ratio": dict(model="ratio"),
     "normalize": dict(normalize=True, intersection="max"),
 }
@@ -36,8 +40,9 @@ LOSSES = {
 
 @pytest.fixture
 def chunks(monkeypatch):
-    """Three rows to a chunk."""
+    """Three rows to a chunk, and two to a part of it."""
     monkeypatch.setattr(op, "_chunk_rows", lambda a, b: 3)
+    monkeypatch.setattr("similitude.ops.chunks.PART", {"cpu": 15})
 
 
 def make(N=11, P=7, ignored=(1, 4, 10), ignore_index=-100, **shape):

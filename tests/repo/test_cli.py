@@ -211,7 +211,7 @@ def test_the_mlp_has_as_many_parameters_as_the_projection(few_digits, features):
 def test_a_prototype_is_drawn_from_its_features_alone(few_digits):
     layer = demo.tversky(few_digits, demo.Config(num_features=20))
     with torch.no_grad():
-        before = demo.drawn(layer)
+        before = demo.drawn(layer).clone()
         away = torch.randn(10, 784)
         basis = torch.linalg.qr(layer.features.weight.T).Q
         layer.prototypes += 5 * (away - away @ basis @ basis.T)  # no feature measures this
@@ -280,6 +280,8 @@ def test_an_interrupt_while_the_program_imports_is_one_line(tmp_path, start, lib
     root = Path(cli.__file__).parents[1]
     paths = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
     words = [str(tmp_path / "similitude")] if start == "script" else STARTS[start]
+    # A command that imports torch, as the help does not.
+    words = words if start == "library" else [*words, "doctor"]
     done = subprocess.run([sys.executable, *words], env=os.environ | paths, cwd=root, capture_output=True, text=True)
     if start == "library":
         assert ("ImportError: interrupted" in done.stderr) is (library == "torch")
@@ -297,3 +299,53 @@ def test_a_program_that_has_started_is_interrupted_as_usual(monkeypatch):
         signal.signal(signal.SIGINT, before)
     _starting.started()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+USAGE = {
+    "--help": 0,
+    "--version": 0,
+    "reproduce --help": 0,
+    "nosuch": 2,
+    "demo --seed -1": 2,
+    "gallery": 2,
+    "reproduce xr": 2,
+    "reproduce xor --share 1/2": 2,
+    "table": 2,
+    "table xr": 2,
+    "table xor --docs docs": 2,
+    "fields vectors.txt a&": 1,
+}
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_help_and_errors_of_usage_need_no_torch(arguments):
+    command = [sys.executable, "-m", "similitude", *arguments.split()]
+    # Python then prints every module that is imported.
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment)
+    imported = [line.split("|")[-1].strip() for line in found.stderr.splitlines() if line.startswith("import time:")]
+    assert found.returncode == USAGE[arguments], found.stderr[-500:]
+    assert "similitude.reproduce.commands" in imported
+    assert not {"torch", "numpy"} & set(imported)
+
+
+def test_the_program_has_all_names_of_the_package():
+    code = """
+import sys
+sys.orig_argv[1:3] = ["-m", "similitude"]
+import similitude
+assert "torch" not in sys.modules
+for name in similitude.__all__:
+    getattr(similitude, name)
+from similitude import TverskyProjection, convert, functional
+assert callable(convert) and functional.__name__ == "similitude.functional"
+assert TverskyProjection.__module__ == "similitude.nn"
+from similitude.interpret import legibility
+assert callable(legibility)
+try:
+    similitude.nosuch
+except AttributeError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "module 'similitude' has no attribute 'nosuch'\n", found.stderr

@@ -85,6 +85,30 @@ def test_images_can_start_as_digits_of_their_classes_for_both_kinds_of_head(tmp_
     torch.testing.assert_close(features, x[:20], atol=1e-3, rtol=0)
 
 
+def test_images_can_start_as_clusters_with_thresholds(tmp_path):
+    config = replace(mnist.RECIPES["legible"], epochs=1, batch=50, made_up=200, images="clusters", presence=0.3)
+    found = mnist.made_up.synthetic_digits(200)
+    x, y = mnist._pixels(found.train_x, "cpu"), found.train_y
+    tversky, linear = (mnist.make(config, name, "cpu")[0] for name in ("VisualTverskyMNISTNet", "VisualMNISTNet"))
+    for network in (tversky, linear):
+        before = network.prototypes.detach().clone()
+        mnist.start_images(config, network, x, y)
+        assert torch.equal(network.prototypes, before)
+    assert (
+        torch.nn.functional.cosine_similarity(tversky.features.flatten(1)[:, None], x.flatten(1), dim=-1).amax(1).min()
+        > 0.7
+    )
+    vectors = tversky.backbone(torch.cat([x, tversky.features]))
+    has = (vectors[:200] @ vectors[200:].T > tversky.threshold).float().mean()
+    assert has.item() == pytest.approx(0.3, abs=0.08)  # by one batch's statistics, and dropout
+    noise = mnist.make(replace(config, images="noise"), "VisualTverskyMNISTNet", "cpu")[0]
+    mnist.start_images(replace(config, images="noise"), noise, x, y)
+    assert 0.45 < noise.features.mean() < 0.55
+    assert noise.threshold.std() > 0
+    record = Record(tmp_path, "mnist", config, "cpu")
+    assert mnist.run(config, record, quiet)["networks"]["VisualTverskyMNISTNet"]["parameters"] == 29_463 + 20
+
+
 def test_without_bounds_and_decay_images_are_as_free_as_before():
     network, optimizer = mnist.make(mnist.RECIPES["paper"], "VisualTverskyMNISTNet", "cpu")
     assert len(optimizer.param_groups) == 1
@@ -103,7 +127,7 @@ def test_without_bounds_and_decay_images_are_as_free_as_before():
         ({"image_decay": -1.0, "decoupled": True}, r"image_decay must be 0 or more; got -1\.0"),
         ({"image_blur": 1.0}, "need decoupled=true"),
         ({"image_rate": 25.0, "image_blur": 21.0, "decoupled": True}, r"1 or less; lr 0\.002, got 25\.0, 0\.0, 21\.0"),
-        ({"images": "digit"}, "images must be one of noise, digits; got 'digit'"),
+        ({"images": "digit"}, "images must be one of noise, digits, clusters; got 'digit'"),
     ],
 )
 def test_wrong_settings_of_images_are_one_sentence(settings, sentence):

@@ -47,7 +47,7 @@ function matches(model, other) {
     picture?.setAttribute("aria-hidden", "true");
     return { label: [...featureLink(model, k), h("span", { class: "soft" }, "="), picture, h("span", {}, featureName(other, q))], value: likeness.values[k], shown: plain(likeness.values[k], 2) };
   };
-  return wideCard("Features that are most the same", barList(order.map(row)));
+  return wideCard("Features that are most the same", barList(order.map(row), true));
 }
 
 // Examples that the two answer differently: first those that one of them has right.

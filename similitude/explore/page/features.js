@@ -2,7 +2,7 @@
 
 import { descending } from "./arithmetic.js";
 import { byDecile, className, effectOn, featureName, havingFeature, renameFeature } from "./model.js";
-import { barList, card, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
+import { barList, card, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
 
 const ORDERS = {
   number: (model) => Array.from({ length: model.K }, (_, k) => k),
@@ -55,7 +55,8 @@ export function feature(model, k) {
     heading(model, k),
     h("div", { class: "cards" },
       card("In numbers", h("div", { class: "row" }, thumb(model.sprites.feature, k, 120, `feature ${k} as an image`),
-        figures([["had by", percent(share)], ["mean measure", plain(model.data.strength.values[k], 3)]])),
+        figures([["had by", percent(share)], ["mean measure", plain(model.data.strength.values[k], 3)], ...(model.layer.thresholds ? [["threshold", plain(model.data.thresholds.values[k], 3)]] : [])])),
+        drawLink(model, "feature", k),
         model.sprites.feature && model.about.signed ? h("p", { class: "soft" }, "Purple counts for the feature, orange against it.") : null),
       card("Measures", histogram(column, { line: 0, label: `Measures of ${column.length} examples, from ${plain(Math.min(...column), 2)} to ${plain(Math.max(...column), 2)}; ${having.length} are above 0.` }),
         h("p", { class: "soft" }, "To the right of the line an example has the feature.")),

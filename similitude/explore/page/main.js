@@ -43,7 +43,7 @@ function screenOf(name, rest, question) {
       return a && b ? pair(model, a, b) : missing("There is no such object.");
     }
     case "compare": return compare(model);
-    case "edit": return edit(model);
+    case "edit": return edit(model, rest[0], number(rest[1], Math.max(model.P, model.K)) ?? 0);
     case "sets": return sets(model, rest.join("/"));
   }
   return missing("There is no such screen.");
@@ -90,7 +90,7 @@ async function start() {
   const source = await openSource();
   model = await openModels(source);
   document.getElementById("title").textContent = model.about.title;
-  const shown = SCREENS.filter(([name]) => model.P || !["prototypes", "why"].includes(name));
+  const shown = SCREENS.filter(([name]) => (model.P || !["prototypes", "why", "edit"].includes(name)) && (model.beside || name !== "compare"));
   document.getElementById("screens").append(...shown.map(([name, label]) => h("a", { href: `#/${name}` }, label)));
   const notes = [...model.about.left_out, model.about.note_of_page].filter(Boolean);
   document.getElementById("foot").append(...notes.map((note) => h("p", {}, note)));

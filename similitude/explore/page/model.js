@@ -19,7 +19,7 @@ export async function openModels(source) {
 
 async function openModel(source, about, prefix) {
   const layer = about.layer;
-  const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion"];
+  const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds", "answers"];
   const found = await Promise.all(names.map((name) => source.array(prefix + name)));
   const data = Object.fromEntries(names.map((name, i) => [name, found[i]]));
   const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map((name) => source.sprite(prefix + name)));
@@ -29,7 +29,6 @@ async function openModel(source, about, prefix) {
     H: data.measures.rows, K: layer.num_features, P: layer.num_prototypes,
     rows: Array.from({ length: layer.num_prototypes }, (_, p) => data.prototypes.row(p)),
     bias: Array.from(data.bias.values),
-    answers: new Map(),
     off: new Set(),
     addsUp: addsUp(layer),
     renamed: readNames(source, about),
@@ -104,11 +103,7 @@ export function outputsFor(model, i, off = model.off) {
 }
 
 // The prototype answered for an example, by the layer as it is.
-export function answerOf(model, i) {
-  if (!model.P) return null;
-  if (!model.answers.has(i)) model.answers.set(i, descending(outputsFor(model, i, new Set()))[0]);
-  return model.answers.get(i);
-}
+export const answerOf = (model, i) => (model.P ? model.data.answers.values[i] : null);
 
 export function explanationOf(model, i, p, off = model.off) {
   return explained(model.data.measures.row(i), model.rows[p], model.bias[p], model.layer, off);

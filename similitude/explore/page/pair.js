@@ -22,7 +22,7 @@ export async function pair(model, a, b) {
     chooser(model, a, b),
     h("div", { class: "cards" },
       card("As sets", venn(A, B, regions), h("p", { class: "soft" }, `They share ${plain(100 * likeness(x, y), 0)} % of the features that either has.`)),
-      similarities(model, a, b, x, y)),
+      model.layer.objects_only ? weighed(A, B, regions) : similarities(model, a, b, x, y)),
     h("div", { class: "cards" },
       region(model, `only ${A}`, aOnly, x, "input"), region(model, "both", common, x.map((value, k) => Math.min(value, y[k])), "common"), region(model, `only ${B}`, bOnly, y, "prototype")),
   ];
@@ -54,6 +54,23 @@ function venn(A, B, [a, both, b]) {
   return svg("svg", { viewBox: "0 0 420 212", role: "img", "aria-label": `${a.length} features of ${A} only, ${both.length} of both, ${b.length} of ${B} only.` },
     circle(left, "var(--input)"), circle(right, "var(--prototype)"), number(left - r / 1.8, a.length), number(210, both.length), number(right + r / 1.8, b.length),
     svg("text", { x: left - 20, y: 14, "text-anchor": "middle" }, short(A)), svg("text", { x: right + 20, y: 14, "text-anchor": "middle" }, short(B)));
+}
+
+// Words come without a layer: the ratio model on numbers of features, with weights that the reader moves.
+function weighed(A, B, [aOnly, common, bOnly]) {
+  const there = h("strong", { id: "forth" }), back = h("strong", { id: "back" });
+  const slider = (id, value) => h("input", { type: "range", id, min: 0, max: 2, step: 0.05, value, class: "grow", oninput: show });
+  const alpha = slider("alpha", 1), beta = slider("beta", 1), shown = h("p", { class: "soft" });
+  function show() {
+    const [a, b] = [Number(alpha.value), Number(beta.value)], n = common.length;
+    const ratio = (first, second) => (n ? n / (n + a * first.length + b * second.length) : 0);
+    there.textContent = plain(ratio(aOnly, bOnly));
+    back.textContent = plain(ratio(bOnly, aOnly));
+    shown.textContent = `α ${plain(a, 2)} weighs what the first has alone, β ${plain(b, 2)} what the second has alone. Where they differ, so do the two ways round.`;
+  }
+  show();
+  return card("Both ways round", h("table", {}, h("tbody", {}, [[`${A} is like ${B}`, there], [`${B} is like ${A}`, back]].map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, value))))),
+    h("p", {}), h("div", { class: "row" }, h("label", { for: "alpha" }, "α"), alpha, h("label", { for: "beta" }, "β"), beta), shown);
 }
 
 // Both ways round, and the parts of which each is made.

@@ -67,6 +67,11 @@ export function exampleTile(model, i, { caption = "", href = null, side = 56 } =
     picture ?? h("span", {}, exampleName(model, i)), caption ? h("span", { class: "caption" }, caption) : null);
 }
 
+// A link to the drawing of a prototype or a feature, where there is a network to change.
+export function drawLink(model, kind, index) {
+  return model.about.offers?.edit && model.about.shape ? h("p", {}, h("a", { href: `#/edit/${kind}/${index}` }, "Draw on it")) : null;
+}
+
 export function strip(items) {
   return h("ul", { class: "strip" }, items.map((item) => h("li", {}, item)));
 }
@@ -99,9 +104,9 @@ export function barHeading(text, value, kind) {
 }
 
 // Bars from 0 for values of things, the largest first.
-export function barList(rows) {
+export function barList(rows, wide = false) {
   const values = rows.map((row) => row.value), scale = { low: Math.min(0, ...values), high: Math.max(0, ...values) };
-  return h("div", { class: "bars" }, rows.flatMap((row) => barRow(row.label, 0, row.value, scale, row.kind ?? "plain", row.shown)));
+  return h("div", { class: wide ? "bars long" : "bars" }, rows.flatMap((row) => barRow(row.label, 0, row.value, scale, row.kind ?? "plain", row.shown)));
 }
 
 // A histogram with a line at a value such as a threshold; described for those who cannot see it.

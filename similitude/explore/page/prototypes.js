@@ -2,7 +2,7 @@
 
 import { descending, likeness } from "./arithmetic.js";
 import { className, nearestExamples, salienceOf } from "./model.js";
-import { barList, card, exampleTile, featureLink, figures, h, pairAddress, plain, prototypeLink, strip, thumb, virtualGrid, whole, wideCard } from "./parts.js";
+import { barList, card, drawLink, exampleTile, featureLink, figures, h, pairAddress, plain, prototypeLink, strip, thumb, virtualGrid, whole, wideCard } from "./parts.js";
 
 const TOP = 24;
 
@@ -26,7 +26,8 @@ export function prototype(model, p) {
     h("h1", {}, className(model, p)),
     h("div", { class: "cards" },
       card("In numbers", h("div", { class: "row" }, thumb(model.sprites.prototype, p, 120, `prototype ${className(model, p)} as an image`),
-        figures([["features", whole(order.length)], ["salience", plain(salienceOf(row), 2)], ...(model.bias[p] ? [["bias", plain(model.bias[p], 3)]] : [])]))),
+        figures([["features", whole(order.length)], ["salience", plain(salienceOf(row), 2)], ...(model.bias[p] ? [["bias", plain(model.bias[p], 3)]] : [])])),
+        model.about.rebuilt ? h("p", { class: "soft" }, "The image is made of the features that it has, each by its measure.") : null, drawLink(model, "prototype", p)),
       card("Its strongest features", barList(order.slice(0, 12).map((k) => ({ label: featureLink(model, k), value: row[k], kind: "common", shown: plain(row[k], 3) })))),
       likes.length ? card("Most features in common with", barList(likes.map(({ q, value }) => ({
         label: [...prototypeLink(model, q), h("a", { href: pairAddress({ kind: "prototype", index: p }, { kind: "prototype", index: q }), class: "soft", "aria-label": `compare ${className(model, p)} with ${className(model, q)}` }, "compare")],

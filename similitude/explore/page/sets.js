@@ -5,7 +5,7 @@ import { ExpressionError, tokensOf } from "./expression.js";
 import { completions, fieldOf, isHeld, objectName, vocabulary } from "./model.js";
 import { barList, card, exampleTile, featureLink, h, percent, pictureOf, plain, strip, whole } from "./parts.js";
 
-const FEATURES = 30, LATER = 250;
+const FEATURES = 30, LATER = 120;
 
 export function sets(model, text) {
   const answer = h("div", {}), choices = h("ul", { class: "choices", "aria-label": "Names" });

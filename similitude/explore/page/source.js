@@ -16,24 +16,30 @@ function halfTable() {
   return halves;
 }
 
-// A matrix of numbers; float16 stays packed, and rows and columns are unpacked when they are asked for.
+function unpacked(bits) {
+  const table = halfTable(), values = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) values[i] = table[bits[i]];
+  return values;
+}
+
+// A matrix of numbers, row by row.
 export class Matrix {
   constructor(dtype, shape, buffer) {
     this.rows = shape[0];
     this.columns = shape[1] ?? 1;
-    this.values = new TYPES[dtype](buffer);
-    this.table = dtype === "float16" ? halfTable() : null;
+    const given = new TYPES[dtype](buffer);
+    this.values = dtype === "float16" ? unpacked(given) : given;
   }
   at(i, k) {
-    const value = this.values[i * this.columns + k];
-    return this.table ? this.table[value] : value;
+    return this.values[i * this.columns + k];
   }
   row(i) {
-    const part = this.values.subarray(i * this.columns, (i + 1) * this.columns);
-    return this.table ? Float32Array.from(part, (bits) => this.table[bits]) : part;
+    return this.values.subarray(i * this.columns, (i + 1) * this.columns);
   }
   column(k) {
-    return Float32Array.from({ length: this.rows }, (_, i) => this.at(i, k));
+    const found = new Float32Array(this.rows);
+    for (let i = 0; i < this.rows; i++) found[i] = this.at(i, k);
+    return found;
   }
 }
 

@@ -31,21 +31,21 @@ export function whyIndex(model, filter) {
 }
 
 export function why(model, i, p, over) {
-  const outputs = outputsFor(model, i), order = descending(outputs), before = outputsFor(model, i, new Set());
+  const outputs = outputsFor(model, i), order = descending(outputs);
   const chosen = p ?? order[0], other = over ?? null;
   const link = (text, href) => h("a", { href }, text);
   return [
     h("p", {}, link("Why", "#/why"), h("span", { class: "soft" }, ` / ${exampleName(model, i)}`)),
     h("h1", {}, other === null ? `Why ${className(model, chosen)}?` : `Why ${className(model, chosen)} and not ${className(model, other)}?`),
     h("div", { class: "two" },
-      h("div", {}, exampleCard(model, i, outputs, before, order), offCard(model)),
+      h("div", {}, exampleCard(model, i, outputs, order), offCard(model)),
       model.addsUp ? (other === null ? waterfall(model, i, chosen, order) : difference(model, i, chosen, other))
         : h("section", { class: "card" }, h("h2", {}, "Not a sum of features"), h("p", {}, `With ${model.layer.model === "ratio" ? "the ratio model" : "Ψ of sums over a set"} no feature has a share of its own. Switch features off on their pages, and the answers here move.`))),
   ];
 }
 
-function exampleCard(model, i, outputs, before, order) {
-  const label = labelOf(model, i), answer = order[0], was = descending(before)[0];
+function exampleCard(model, i, outputs, order) {
+  const label = labelOf(model, i), answer = order[0], was = answerOf(model, i);
   const shown = order.slice(0, ANSWERS);
   if (label !== null && !shown.includes(label)) shown.push(label);
   const values = shown.map((q) => outputs[q]), low = Math.min(0, ...values), high = Math.max(0, ...values);
@@ -58,7 +58,8 @@ function exampleCard(model, i, outputs, before, order) {
   const step = (d) => h("a", { href: `#/why/${(i + d + model.H) % model.H}`, id: d > 0 ? "next" : "previous" }, d > 0 ? "next →" : "← previous");
   return h("section", { class: "card" },
     h("div", { class: "row" }, pictureOf(model, { kind: "example", index: i }, 140) ?? h("strong", {}, exampleName(model, i))),
-    h("p", { class: "verdict", id: "verdict" }, verdict), was === answer ? null : h("p", { class: "bad" }, `With all features it is ${className(model, was)}.`),
+    h("p", { class: "verdict", id: "verdict" }, verdict), label !== null && answer !== label && model.about.offers?.edit && model.about.shape ? h("p", {}, h("a", { href: `#/edit/prototype/${label}` }, `Draw on the prototype of ${className(model, label)}`)) : null,
+    was === answer ? null : h("p", { class: "bad" }, `With all features it is ${className(model, was)}.`),
     h("div", { class: "answers", id: "answers" }, rows), h("p", { class: "soft row" }, step(-1), step(1)));
 }
 

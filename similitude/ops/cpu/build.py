@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -31,16 +30,22 @@ VECTORS = {
     "AVX2": ["-mavx2", "-mfma"],
 }
 OFF = "SIMILITUDE_CPU_KERNELS"
+# Seconds that a compiler has; two are enough for most.
+PATIENCE = 120
 
 
 def compiler() -> list[str]:
     """The command of a C++ compiler: that of CXX, or the system's; empty if there is none."""
-    named = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    named = os.environ.get("CXX", "").split() or ["c++"]
     return named if shutil.which(named[0]) else []
 
 
-# Whether kernels can be asked for: not switched off, and a compiler is there. They may still fail to build.
-AVAILABLE = os.name == "posix" and os.environ.get(OFF) != "0" and bool(compiler())
+def available() -> bool:
+    """Whether kernels can be asked for: they are not switched off, and a compiler is there. They may fail to build."""
+    return os.name == "posix" and os.environ.get(OFF) != "0" and bool(compiler())
+
+
+AVAILABLE = available()
 
 
 @cache
@@ -54,9 +59,11 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error) or type(error).__name__).splitlines()
         why = next((line for line in said if "error" in line), said[0]).strip()
+        if isinstance(error, subprocess.TimeoutExpired):
+            why = f"no answer in {PATIENCE} seconds"
         warnings.warn(
             f"similitude computes min-sums in plain torch, which is slower: their kernels could not be built by "
-            f"{shlex.join(compiler() or ['c++'])} ({why}); {OFF}=0 asks for none.",
+            f"{' '.join(compiler() or ['c++'])} ({why}); {OFF}=0 asks for none.",
             stacklevel=2,
         )
         return None
@@ -77,8 +84,8 @@ def command() -> list[str]:
 
 def digest() -> str:
     """Of all that decides what the library is."""
-    parts = [SOURCE.read_text(), sys.platform, platform.machine(), *command()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    parts = "\0".join([sys.platform, platform.machine(), *command()])
+    return hashlib.sha256(SOURCE.read_bytes() + parts.encode()).hexdigest()[:16]
 
 
 def build(path: Path) -> Path:
@@ -91,7 +98,8 @@ def build(path: Path) -> Path:
             check=True,
             capture_output=True,
             text=True,
-            timeout=300,
+            errors="replace",
+            timeout=PATIENCE,
             env={**os.environ, "TMPDIR": place, "LC_ALL": "C"},
         )
         made.replace(path)

@@ -26,8 +26,8 @@ PRODUCT = {torch.float32: 86.0, torch.float64: 700.0}
 
 def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor | None:
     """Σ_k of all pairs, ``[..., N, K]``, ``[..., P, K]`` -> ``[..., N, P]``; None if the kernels do not take it."""
-    dtype, steps = _computed(a, b, kind)
-    kernels = build.library() if dtype else None
+    dtype, steps = limits(a, b, kind)
+    kernels = build.library() if dtype and build.AVAILABLE else None
     if dtype is None or kernels is None:
         return None
     N, P = a.shape[-2], b.shape[-2]
@@ -47,11 +47,9 @@ def pair_sum(a: Tensor, b: Tensor, kind: str) -> Tensor | None:
 
 def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[Tensor, Tensor] | None:
     """Gradients of ``pair_sum`` by ``a`` and ``b``; None if the kernels do not take it."""
-    dtype, _ = _computed(a, b, kind)
-    if dtype is None or not _plain(grad) or not max(map(abs, torch.aminmax(grad))) <= LARGEST_GRADIENT:
-        return None
-    kernels = build.library()
-    if kernels is None:
+    dtype, _ = limits(a, b, kind)
+    kernels = build.library() if dtype and build.AVAILABLE and moderate(grad) else None
+    if dtype is None or kernels is None:
         return None
     N, P, K = *grad.shape[-2:], a.shape[-1]
     rows_a, rows_b = _rows(a, kind, dtype), _rows(b, kind, dtype)
@@ -68,7 +66,7 @@ def pair_sum_gradients(grad: Tensor, a: Tensor, b: Tensor, kind: str) -> tuple[T
     return to_a[..., :K].to(a.dtype).contiguous(), to_b[..., :K].to(b.dtype).contiguous()
 
 
-def _computed(a: Tensor, b: Tensor, kind: str) -> tuple[torch.dtype | None, int]:
+def limits(a: Tensor, b: Tensor, kind: str) -> tuple[torch.dtype | None, int]:
     """The dtype to compute in, None if the kernels do not take the measures; factors of a product that is in range."""
     if a.numel() * b.shape[-2] < LEAST or a.dtype not in RANGE or a.dtype != b.dtype:
         return None, 0
@@ -83,6 +81,11 @@ def _computed(a: Tensor, b: Tensor, kind: str) -> tuple[torch.dtype | None, int]
     # Measures too large for float32's exponentials have them in float64.
     dtype = next((dtype for dtype in (a.dtype, torch.float64) if top <= RANGE[dtype]), None)
     return dtype, int(PRODUCT[dtype] / max(top, 1.0)) if dtype else 0
+
+
+def moderate(grad: Tensor) -> bool:
+    """Whether a gradient is finite and no sum of quotients by it overflows."""
+    return _plain(grad) and max(abs(x.item()) for x in torch.aminmax(grad)) <= LARGEST_GRADIENT
 
 
 def _plain(x: Tensor) -> bool:

@@ -51,22 +51,24 @@ def tables() -> tuple[list[Sheet], dict[str, str]]:
     names = ("digits", "iris", "wine", "breast_cancer")
     found = [Sheet(name, one.data, one.target) for name, one in zip(names, carried, strict=True)]
     file = contents("tables", [ARCHIVE], None, _nowhere)
+    hashes = hashes_of("tables", file, check=True)
     files = _unpacked(*file[ARCHIVE])
     for name, (paths, target, dropped) in FROM_PACKAGE.items():
         found.append(_sheet(name, [row for path in paths for row in files[path]], target, dropped))
     digits = mnist()
     small = avg_pool2d(digits.train_x[:DIGITS].float(), 2).flatten(1).numpy()
     found.append(Sheet("MNIST", small, digits.train_y[:DIGITS].numpy()))
-    return [_usable(one) for one in found], digits.hashes | hashes_of("tables", file, check=True)
+    return [_usable(one) for one in found], digits.hashes | hashes
 
 
 def made_up(rows: int) -> list[Sheet]:
     """Two small tables whose classes are apart, for a smoke run."""
     from sklearn.datasets import make_classification
 
+    make: Any = make_classification
     sizes = {"two classes": (2, 4), "three classes": (3, 6)}
     return [
-        Sheet(name, *make_classification(rows, D, n_informative=D - 1, n_redundant=0, n_classes=P, random_state=0))
+        Sheet(name, *make(rows, D, n_informative=D - 1, n_redundant=0, n_classes=P, random_state=0))
         for name, (P, D) in sizes.items()
     ]
 

@@ -9,6 +9,7 @@ from .runs import Drawn, Made, Missing, Progress, Run
 SHOWN = {
     "default": "default",
     "k-means": "k-means, untrained",
+    "let-go": "let-go",
     "slow": "slow",
     "rebuilt": "rebuilt",
     "mlp": "hidden units of an MLP",
@@ -30,4 +31,4 @@ def of_legibility(runs: list[Run], progress: Progress) -> Made:
             shape = next(iter(groups.values())).shape[1:]
             yield Drawn(f"legibility-{data}", title, alt, figures.prototypes(groups, shape=shape))
         elif own:
-            yield Missing(title, "the runs have no images.npz")
+            yield Missing(title, "no run of these layers has an images.npz")

@@ -1,0 +1,114 @@
+"""``similitude explore``: where it reads from, what it writes, and how it fails."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from similitude import cli
+from similitude.reproduce import demo, explored, run
+from similitude.reproduce.data.made_up import synthetic_digits
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.make_app(), ["explore", *map(str, arguments)])
+
+
+def about(path):
+    return json.loads(re.search(r'id="about">(.*?)</script>', path.read_text())[1])
+
+
+@pytest.fixture
+def few_digits(monkeypatch):
+    made = synthetic_digits(200)
+    train, test = (x.float().div(255).flatten(1) for x in (made.train_x, made.test_x))
+    mean, deviation = train.mean(0), (train - train.mean(0)).std().item()
+    x, test_x = ((part - mean) / deviation for part in (train, test))
+    digits = demo.Digits(x, made.train_y, test_x, made.test_y, mean, deviation)
+    monkeypatch.setattr(demo, "load_digits", lambda seed: digits)
+    return digits
+
+
+def test_the_demo_is_written_as_a_page(few_digits, tmp_path):
+    result = invoke("demo", "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    found = about(tmp_path / "page.html")
+    assert found["title"] == "MNIST digits"
+    assert found["layer"]["num_features"] == 256
+
+
+def test_the_demo_that_is_shown_is_the_demo(few_digits, tmp_path):
+    config = demo.Config()
+    layer = demo.tversky(few_digits, config)
+    demo.train(layer, few_digits, config, config.tversky_rate, config.tversky_decay)
+    session = explored.session_of("demo")
+    assert session.about()["accuracy"] == pytest.approx(demo.accuracy(layer, few_digits), abs=1e-6)
+    for name, tensor in layer.state_dict().items():
+        assert torch.equal(session.model.state_dict()[name], tensor)
+
+
+@pytest.fixture(scope="module")
+def mnist_run(tmp_path_factory):
+    from rich.console import Console
+
+    folder = tmp_path_factory.mktemp("runs") / "mnist"
+    run.run("mnist", "paper", [], folder, folder.parent / "results", "cpu", True, Console(quiet=True))
+    return folder
+
+
+def test_a_run_is_shown_with_the_accuracy_that_it_reports(mnist_run, tmp_path):
+    result = json.loads((mnist_run / "result.json").read_text())["result"]["networks"]
+    for name in explored.TVERSKY:
+        found = invoke(mnist_run, "--network", name, "--out", tmp_path / "page.html")
+        assert found.exit_code == 0, found.output
+        assert about(tmp_path / "page.html")["accuracy"] == pytest.approx(result[name]["accuracy"], abs=1e-6)
+    found = invoke(mnist_run, "--beside", mnist_run, "--out", tmp_path / "page.html")
+    assert about(tmp_path / "page.html")["beside"]["title"] == "mnist"
+
+
+def test_names_are_kept_in_the_run(mnist_run, tmp_path):
+    session = explored.session_of(str(mnist_run))
+    session.name({"feature": 1, "name": "stroke"})
+    assert json.loads((mnist_run / "names.json").read_text()) == {"1": "stroke"}
+    invoke(mnist_run, "--out", tmp_path / "page.html")
+    assert about(tmp_path / "page.html")["features"] == {"1": "stroke"}
+
+
+def test_word_vectors_are_shown_as_a_page(tmp_path):
+    words = tmp_path / "words.txt"
+    lines = [f"word{i} " + " ".join(f"{v:.3f}" for v in torch.randn(6).tolist()) for i in range(40)]
+    words.write_text("\n".join(lines))
+    assert invoke(words, "--features", 16, "--out", tmp_path / "page.html").exit_code == 0
+    found = about(tmp_path / "page.html")
+    assert found["layer"]["objects_only"]
+    assert found["names"][:2] == ["word0", "word1"]
+
+
+def test_what_cannot_be_explored_is_one_sentence(mnist_run, tmp_path):
+    save_file({"x": torch.zeros(2, 2)}, tmp_path / "x.safetensors")
+    for arguments, code, sentence in [
+        (["nowhere"], 1, "no words at nowhere"),
+        ([tmp_path / "x.safetensors"], 1, "no names"),
+        (["demo", "--out", tmp_path / "page.png"], 1, "a page is written as .html"),
+        (["demo", "--out", tmp_path / "none" / "page.html"], 1, "No such folder"),
+        ([mnist_run, "--network", "MNISTNet", "--out", tmp_path / "a.html"], 1, "VisualTverskyMNISTNet"),
+        (["demo", "--host", "0.0.0.0"], 2, "--allow-remote"),
+    ]:
+        result = invoke(*arguments)
+        assert result.exit_code == code, (arguments, result.output)
+        assert sentence in result.output
+        assert "Traceback" not in result.output
+
+
+def test_a_run_of_edits_can_be_drawn_on(tmp_path):
+    from rich.console import Console
+
+    folder = tmp_path / "editing"
+    run.run("editing", "paper", [], folder, tmp_path / "results", "cpu", True, Console(quiet=True))
+    session = explored.session_of(str(folder))
+    assert session.about()["offers"]["edit"]
+    image = session.image({"kind": "example", "index": 3})["pixels"]
+    assert session.preview({"prototypes": {"7": image}})["all"]
