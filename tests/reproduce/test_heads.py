@@ -217,3 +217,114 @@ def test_a_file_of_features_that_is_none_gets_one_sentence(file, tmp_path):
     np.savez(tmp_path / "short.npz", **arrays | {"test_y": arrays["test_y"][:3]})
     with pytest.raises(RunError, match=r"test_x and test_y must be \[N, D\] and \[N\]; got \(20, 6\) and \(3,\)"):
         heads.read(str(tmp_path / "short.npz"))
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """Twelve classes in four families, and each image's class in its vector."""
+    arrays = {}
+    for split, n, seed in (("train", 240, 1), ("test", 240, 2)):
+        x, y = clouds(n, seed, classes=12, dim=10)
+        arrays |= {f"{split}_x": x.half().numpy(), f"{split}_y": y.numpy()}
+    names = [f"0{i}.{kind}_{family}" for i, family in enumerate(("Tern", "Gull", "Wren", "Jay")) for kind in "abc"]
+    np.savez(tmp_path / "birds.npz", **arrays, classes=names)
+    return tmp_path / "birds.npz"
+
+
+def test_families_are_three_classes_or_more_whose_names_end_in_the_same_word():
+    of, names = heads.families(("001.Arctic_Tern", "Black Tern", "least.Tern", "Blue_Jay", "Green_Jay", "Ani"))
+    assert names == ["Tern"]
+    assert of[:, 0].tolist() == [True] * 3 + [False] * 3
+    assert heads.families(("0", "1", "2"))[0].shape == (3, 0)
+
+
+def test_the_root_is_taken_of_each_element_and_keeps_its_sign():
+    train, test = (
+        (torch.tensor([[4.0, -9.0], [0.0, 1.0]]), torch.zeros(2)),
+        (torch.tensor([[1.0, -1.0]]), torch.zeros(1)),
+    )
+    (x, _), (other, _) = heads.scaled("root", train, test)
+    rooted = torch.tensor([[2.0, -3.0], [0.0, 1.0]])
+    centred = rooted - rooted.mean(0)
+    torch.testing.assert_close(x, centred / centred.square().mean().sqrt())
+    torch.testing.assert_close(other, (torch.tensor([[1.0, -1.0]]) - rooted.mean(0)) / centred.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("layer", ["linear", *heads.LAYERS])
+def test_a_layer_that_is_named_is_trained_alone_and_read(birds, tmp_path, layer):
+    config = of(
+        birds, made_up=0, layer=layer, num_features=24, lrs=(3e-2,), decays=(0.01,), epochs=10, seeds=2, scale="root"
+    )
+    record = Record(tmp_path / "run", "heads", config, "cpu")
+    content = record.finish(heads.run(config, record, quiet))
+    result = content["result"]
+    assert result["tuning"] == []  # one rate and one decay are taken as they are
+    assert list(result["accuracy"]) == [layer]
+    assert result["best"] == {layer: dict(lr=3e-2, weight_decay=0.01, validation=None)}
+    assert min(result["accuracy"][layer]) > 0.9
+    assert len(result["legibility"]) == 2
+    for read in result["legibility"]:
+        assert 0 <= read["start"] <= 1
+        assert {"mcc", "recovered", "probe", "purity"} <= set(read["layer"])
+        assert {"mcc", "recovered"} <= set(read["k-means"])
+    starts = [read["start"] for read in result["legibility"]]
+    first, second = heads.summary(content)
+    row = [next(iter(column.cells)) for column in first.columns]
+    assert row[:5] == [layer, "root", "–" if layer == "linear" else "24", "0.03", "0.01"]
+    assert row[7] == f"{np.mean(starts):.2f}"
+    assert [column.header for column in second.columns] == ["layer", "scale", *heads.SECOND]
+
+
+def test_a_run_of_a_named_layer_that_stopped_goes_on_and_comes_out_the_same(birds, tmp_path, monkeypatch):
+    config = of(birds, made_up=0, layer="classes", num_features=24, lrs=(3e-2,), epochs=3, seeds=2)
+    whole = heads.run(config, Record(tmp_path / "whole", "heads", config, "cpu"), quiet)
+    read = heads.read_features
+
+    def stopping(*arguments):
+        if arguments[-1] == 1:
+            raise KeyboardInterrupt
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(heads, "read_features", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            heads.run(config, Record(tmp_path / "halves", "heads", config, "cpu"), quiet)
+    assert heads.run(config, Record(tmp_path / "halves", "heads", config, "cpu"), quiet) == whole
+
+
+def test_classes_without_families_are_not_read(file, tmp_path):
+    config = of(file, layer="whitened", lrs=(3e-2,), epochs=1)
+    assert "legibility" not in heads.run(config, Record(tmp_path / "run", "heads", config, "cpu"), quiet)
+
+
+def test_a_layer_that_starts_from_data_has_the_length_asked_for():
+    x, y = clouds(60, 1)
+    outs = []
+    for length in (1.0, 0.1):
+        torch.manual_seed(0)
+        config = replace(heads.SMOKE, length=length, layer="whitened")
+        layer = heads.make(config, "whitened", 6, 4)
+        heads.start(config, "whitened", layer, x, y)
+        outs.append(layer(x))
+    torch.testing.assert_close(outs[1], 0.1 * outs[0])
+
+
+def test_let_go_trains_its_bank_at_the_full_rate():
+    x, y = clouds(60, 1)
+    moved = {}
+    for name in ("let-go", "whitened"):
+        torch.manual_seed(0)
+        config = replace(heads.SMOKE, layer=name, epochs=1, batch=60)
+        layer = heads.make(config, name, 6, 4)
+        heads.start(config, name, layer, x, y)
+        before = layer.features.weight.clone()
+        heads.fit(config, layer, (x, y), 1e-3, 0.0)
+        moved[name] = (layer.features.weight - before).abs().max().item()
+    assert moved["let-go"] == pytest.approx(10 * moved["whitened"], rel=0.1)
+
+
+def test_more_labels_than_names_get_one_sentence(birds, tmp_path):
+    with np.load(birds) as kept:
+        np.savez(tmp_path / "few.npz", **dict(kept) | {"classes": ["a", "b"]})
+    with pytest.raises(RunError, match=r"few.npz has 2 names in classes, and a label 11"):
+        heads.read(str(tmp_path / "few.npz"))
