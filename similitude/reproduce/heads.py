@@ -222,8 +222,7 @@ def load(config: Config, device: str, progress: Callable[..., object]) -> Labell
     if config.made_up:
         found = made_up.synthetic_images(config.made_up, size=size)
         return _labelled(encode(config, found, device, progress), found.classes, found.hashes)
-    known = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
-    listing = known() if known else photos.image_folder(config.data)
+    listing = photographs(config)
     hashes = listing.hashes | {"backbone": find.fingerprint(config.source)}
     # A GPU encodes in half precision.
     key = find.sha256(repr((size, device, sorted(hashes.items()))).encode())
@@ -233,6 +232,12 @@ def load(config: Config, device: str, progress: Callable[..., object]) -> Labell
         return encode(config, listing.tensors(size, on_photo=tell), device, progress)
 
     return _labelled(find.kept(f"heads-{key[:32]}.npz", make), listing.classes, hashes)
+
+
+def photographs(config: Config) -> photos.Photos:
+    """The list of the data's photographs."""
+    known = {"nabirds": photos.nabirds, "cub": photos.cub200}.get(config.data)
+    return known() if known else photos.image_folder(config.data)
 
 
 def encode(config: Config, images: Labelled, device: str, progress: Callable[..., object]) -> dict[str, np.ndarray]:
@@ -425,5 +430,15 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "heads", "Heads on a frozen backbone", Config, RECIPES, SMOKE, run, summary, tables, claims, rows=ROWS
+    "heads",
+    "Heads on a frozen backbone",
+    Config,
+    RECIPES,
+    SMOKE,
+    run,
+    summary,
+    tables,
+    claims,
+    rows=ROWS,
+    figures="heads.of_heads",
 )

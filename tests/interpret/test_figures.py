@@ -39,6 +39,8 @@ def figure_of(name: str):
         case "venn":
             parts = [digits(n) for n in (9, 4, 12)]
             return figures.venn(digits(1)[0], digits(2)[1], *parts, names=("two", "one"))
+        case "sheet":
+            return figures.sheet({"feature 7\n9%": digits(3), NAME[:14]: torch.rand(2, 3, 9, 9)}, title=NAME)
     raise ValueError(name)
 
 
@@ -48,6 +50,7 @@ AXES = {
     "evolution": 2,
     "salience": 2,
     "venn": 1,
+    "sheet": 6,
 }
 
 
@@ -189,6 +192,18 @@ def test_a_venn_of_nothing_in_common_says_none():
     assert overlapping(figure) == []
 
 
+def test_a_sheet_has_a_row_of_images_for_each_name():
+    bytes_ = torch.randint(0, 256, (2, 3, 9, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    figure = figures.sheet({"grey": digits(3), "colour": bytes_})
+    grey, colour = figure.axes[:3], figure.axes[3:]
+    assert [ax.get_ylabel() for ax in (grey[0], colour[0])] == ["grey", "colour"]
+    for ax, image in zip(grey, digits(3), strict=True):
+        np.testing.assert_allclose(ax.images[0].get_array(), image, rtol=1e-6)
+    for ax, image in zip(colour, bytes_):
+        np.testing.assert_allclose(ax.images[0].get_array(), image.permute(1, 2, 0) / 255, rtol=1e-6)
+    assert not colour[2].images
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -212,6 +227,11 @@ def test_a_venn_of_nothing_in_common_says_none():
             r"salience must be \[4\], one an image; got shape \[5\]",
         ),
         (lambda: figures.evolution({"a": {}}), "images of one epoch or more"),
+        (lambda: figures.sheet({}), "rows must have one name with images or more; got none"),
+        (
+            lambda: figures.sheet({"a": torch.rand(2, 4, 9, 9)}),
+            r"a must be images \[n, H, W\] or, in colour, \[n, 3, H, W\]; got shape \[2, 4, 9, 9\]",
+        ),
         (lambda: figures.save(figure_of("salience"), "a.pdf"), "written as .png or .svg; got 'a.pdf'"),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,8 +21,10 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from similitude import cli
-from similitude.reproduce import EXPERIMENTS, find, mnist, xor
+from similitude.reproduce import EXPERIMENTS, find, heads, mnist, xor
+from similitude.reproduce.data.made_up import synthetic_images
 from similitude.reproduce.figures import gallery
+from similitude.reproduce.figures import heads as figures_heads
 from similitude.reproduce.figures import mnist as figures_mnist
 from similitude.reproduce.figures import ptb as figures_ptb
 from similitude.reproduce.figures import resnet as figures_resnet
@@ -37,6 +40,7 @@ FIGURES = {
     "resnet": {"resnet-training-made-up-images--scratch", "resnet-constants"},
     "ptb": {"ptb-training", "ptb-perplexity-scratch-tied", "ptb-constants"},
     "editing": {"sevens-images"},
+    "heads": {"heads-features-heads"},
 }
 
 
@@ -62,8 +66,8 @@ def invoke(*arguments):
 
 
 def test_every_experiment_with_figures_is_looked_at():
-    """All but heads and legibility, which have tables and no figure."""
-    assert set(EXPERIMENTS) - {"heads", "legibility"} == set(FIGURES) == set(gallery.kinds())
+    """All but legibility, which has tables and no figure."""
+    assert set(EXPERIMENTS) - {"legibility"} == set(FIGURES) == set(gallery.kinds())
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -93,12 +97,47 @@ def test_results_of_all_experiments_make_one_page(runs, tmp_path):
     written, missing = gallery.make(results, tmp_path / "out", svg=True)
     # The logs, which have α, β and θ of ptb, and what was trained stay with the runs.
     found = {path.stem for path in written if path.suffix == ".png"}
-    assert found == set().union(*FIGURES.values()) - {"ptb-constants"} - EXAMPLES
+    assert found == set().union(*FIGURES.values()) - {"ptb-constants", *FIGURES["heads"]} - EXAMPLES
     assert len([path for path in written if path.suffix == ".svg"]) == len(written) // 2
     page = (tmp_path / "out" / "index.html").read_text()
     assert "they are in the log.jsonl of a Tversky run" in page
     assert "the trained networks are in the model.safetensors of the run" in page
     assert missing == page.count("<li>") - len(FIGURES)
+
+
+def test_a_sheet_shows_the_test_images_that_have_each_feature_most(tmp_path):
+    config = replace(heads.SMOKE, layer="whitened", num_features=30, lrs=(3e-3,), seeds=1)
+    record = Record(tmp_path / "run", "heads", config, "cpu", "paper")
+    record.finish(heads.run(config, record, lambda *_, **__: None))
+    run = gallery.runs_in(tmp_path / "run")[0]
+    (drawn,) = figures_heads.of_heads([run], lambda *_, **__: None)
+    encoded = heads.load(config, "cpu", lambda *_, **__: None)
+    x = heads.scaled(config.scale, (encoded.train_x, encoded.train_y), (encoded.test_x, encoded.test_y))[1][0]
+    tensors = run.tensors()
+    measures = x @ tensors["features.weight"].mT - tensors["features.threshold"]
+    images = synthetic_images(config.made_up, size=config.size).test_x
+    rows = [ax for ax in drawn.figure.axes if ax.get_ylabel()]
+    assert len(rows) == figures_heads.FEATURES
+    for ax in rows:
+        feature, share = ax.get_ylabel().removeprefix("feature ").split("\n")
+        own = measures[:, int(feature)]
+        assert share == f"{(own > 0).double().mean():.0%}"
+        first = images[own.argmax()].permute(1, 2, 0) / 255
+        np.testing.assert_allclose(ax.images[0].get_array(), first, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(layer="linear"), "a linear head has no features"),
+        (dict(encoded="vectors.npz", made_up=0), "the vectors came from a file, which has no images"),
+    ],
+)
+def test_a_head_without_features_or_images_has_no_sheet(tmp_path, changes, why):
+    save_file({"weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+    whole = {"config": asdict(replace(heads.SMOKE, **changes)), "result": {}}
+    (missing,) = figures_heads.of_heads([Run("a", whole, f"{tmp_path}/")], lambda *_, **__: None)
+    assert missing == Missing("Features of heads: a", why)
 
 
 def test_names_and_titles_are_text_on_the_page_whatever_is_in_them(tmp_path):

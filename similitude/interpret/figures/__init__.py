@@ -4,7 +4,7 @@ A linear layer is shown with its rows as prototypes, and without features.
 """
 
 from .base import parameters, save
-from .images import evolution, prototypes, salience_strip, venn
+from .images import evolution, prototypes, salience_strip, sheet, venn
 from .planes import decision_boundaries
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "prototypes",
     "salience_strip",
     "save",
+    "sheet",
     "venn",
 ]

@@ -97,6 +97,31 @@ def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: 
     return figure
 
 
+def sheet(rows: Mapping[str, Array], title: str = "") -> Figure:
+    """A figure with a row of images for each name, such as the images that have a feature most.
+
+    Args:
+        rows: by name, images ``[n, H, W]``, or in colour ``[n, 3, H, W]``, of values from 0 to 255 or from 0 to 1.
+        title: heading of the figure.
+    """
+    pictures = {name: _pictures(name, images) for name, images in rows.items()}
+    if not pictures:
+        raise ValueError("rows must have one name with images or more; got none.")
+    columns = max(len(row) for row in pictures.values())
+    figure = blank(0.9 * columns + 1.6, 0.92 * len(pictures) + 0.4 * bool(title), "constrained")
+    axes = figure.subplots(len(pictures), columns, squeeze=False)
+    for line, (name, row) in zip(axes, pictures.items(), strict=True):
+        for ax, picture in zip(line, [*row, *[None] * (columns - len(row))], strict=True):
+            ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(False)
+            if picture is not None:
+                ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, parse_math=False)
+    if title:
+        figure.suptitle(title, fontsize=12, parse_math=False)
+    return figure
+
+
 def venn(
     a: Array, b: Array, a_only: Array, common: Array, b_only: Array, names: tuple[str, str] = ("A", "B")
 ) -> Figure:
@@ -152,6 +177,17 @@ def _images(name: str, images: Any, shape: Sequence[int] | None = None) -> np.nd
         hint = "; give shape=(H, W) for vectors" if found.ndim == 2 else ""
         raise ValueError(f"{name} must be images [n, H, W] or [n, 1, H, W]; got shape {list(found.shape)}{hint}.")
     return found
+
+
+def _pictures(name: str, images: Any) -> np.ndarray:
+    """Images from 0 to 1, ``[n, H, W]``, or ``[n, H, W, 3]`` in colour."""
+    found = array(images)
+    size = 255 if found.dtype == np.uint8 or (found.size and found.max() > 1) else 1
+    if found.ndim == 4 and found.shape[1] == 3 and found.size:
+        return np.moveaxis(found, 1, -1).astype(np.float32) / size
+    if found.ndim != 3 or not found.size:
+        raise ValueError(f"{name} must be images [n, H, W] or, in colour, [n, 3, H, W]; got shape {list(found.shape)}.")
+    return found.astype(np.float32) / size
 
 
 def _filled(images: np.ndarray, width: int) -> np.ndarray:
