@@ -55,7 +55,7 @@ class Config:
             the mean first, "root" takes the square root of each element before, which tempers the largest.
         layer: "" for a linear and a Tversky head; or the one head to train and read: "linear", or a Tversky layer:
             "default", "let-go" (k-means that trains), "mixed" (half k-means, half default), "whitened" (k-means of
-            whitened vectors), "classes" (directions between classes and between groups of classes).
+            vectors whitened within classes), "classes" (directions between classes and between groups of classes).
         presence: Share of the images that has a feature at the start of a layer that starts from data.
         init: The Tversky head's start; "" is the library's default.
         length: Multiplies the Tversky head's prototypes and α at the start.

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .heads import Config
 
 HEADS = ("linear", "tversky")
-# What init_from_data gets for a Tversky layer that is named; the default one does not start from data.
+# What init_from_data gets for a Tversky layer that is named; the default one does not start from data. Layers in TAUGHT
+# get the classes too.
 LAYERS: dict[str, dict[str, Any]] = {
     "default": {},
     "let-go": {"start": "k-means"},
@@ -22,6 +23,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "whitened": {"start": "k-means", "whiten": 0.5},
     "classes": {"start": "classes"},
 }
+TAUGHT = ("whitened", "classes")
 
 
 def make(config: Config, head: str, dim: int, classes: int) -> nn.Module:
@@ -51,6 +53,6 @@ def shortened(layer: TverskyProjection, length: float) -> TverskyProjection:
 def start(config: Config, name: str, head: nn.Module, x: Tensor, y: Tensor) -> None:
     """Starts a layer from its training data, if it is one that does."""
     if options := LAYERS.get(name):
-        init_from_data(head, x, **options, classes=y if options["start"] == "classes" else None)
+        init_from_data(head, x, **options, classes=y if name in TAUGHT else None)
         assert isinstance(head, TverskyProjection)
         shortened(head, config.length)
