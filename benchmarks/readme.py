@@ -92,8 +92,8 @@ def speed(rows: list[dict]) -> str:
 def cpu(rows: Sequence[dict]) -> str:
     """Each ratio on the CPU, beside the most that it may be."""
     lines = [
-        'Processor time of one core as ratios in one run, forward and backward unless "eval" is said; "bare products" are',
-        "the matrix products of such a step and nothing else. `python -m benchmarks --check` measures them again.",
+        'Processor time of one core as ratios in one run, forward and backward unless "eval" is said. "Bare products"',
+        "are the matrix products of such a step, nothing else. `python -m benchmarks --check` measures them again.",
         "",
         "| on one core of a CPU | measured | at most |",
         "|---|--:|--:|",
