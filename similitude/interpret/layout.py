@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# Radius of the ring of nodes that would end in one place, times the root of their number.
+RING = 2e-3
+
 
 def force_layout(
     edges: np.ndarray,
@@ -51,7 +54,20 @@ def force_layout(
         limit = 0.1 * radius * (1 - turn / iterations) ** 2
         at += force * np.minimum(1.0, limit / np.maximum(np.hypot(force[:, 0], force[:, 1]), 1e-12))[:, None]
     at -= at.mean(0)
+    at = _beside(at / (np.hypot(at[:, 0], at[:, 1]).max() or 1.0))
     return at / (np.hypot(at[:, 0], at[:, 1]).max() or 1.0)
+
+
+def _beside(at: np.ndarray) -> np.ndarray:
+    """Nodes with the same edges may end in one place, since the mesh does not push within a cell: they get a ring."""
+    _, spot, count = np.unique(at.round(4), axis=0, return_inverse=True, return_counts=True)
+    spot = spot.ravel()
+    order = np.argsort(spot, kind="stable")
+    turn = np.empty(len(at))
+    turn[order] = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+    angle = 2 * np.pi * turn / count[spot]
+    ring = np.where(count > 1, RING * np.sqrt(count), 0.0)[spot]
+    return at + ring[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def _cells(n: int) -> int:
