@@ -17,9 +17,20 @@ LINEAR = "nn.Linear(D, P)"
 MADE = "written by `python -m benchmarks --readme`"
 
 
-def write(rows: list[dict], results: Path = ROOT / "results", pages: Sequence[Path] = PAGES) -> None:
-    """Fills in every marked table of the pages. rows: those of shapes-cuda.csv or shapes-cpu.csv."""
+def write(
+    rows: list[dict], ratios: Sequence[dict] = (), results: Path = ROOT / "results", pages: Sequence[Path] = PAGES
+) -> None:
+    """Fills in every marked table of the pages.
+
+    Args:
+        rows: those of shapes-cuda.csv or shapes-cpu.csv.
+        ratios: those of ratios-cpu.csv; without any the table of the CPU stays as it is.
+        results: folder of the runs' results.
+        pages: the pages.
+    """
     tables = {"cost": cost(rows), "speed": speed(rows), "results": accuracy(results)}
+    if ratios:
+        tables["cpu"] = cpu(ratios)
     for page in pages:
         text = page.read_text()
         for name, table in tables.items():
@@ -36,7 +47,7 @@ def _cases(rows: list[dict]):
         yield f"{shape} ({', '.join(size)}), {options}", found
 
 
-def _origin(rows: list[dict]) -> str:
+def _origin(rows: Sequence[dict]) -> str:
     return (
         f"{rows[0]['machine']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}; {MADE} from `benchmarks/results`."
     )
@@ -65,16 +76,30 @@ def speed(rows: list[dict]) -> str:
     columns = ("reference", LINEAR, "nn.Linear(K, P aligned)")
     lines = [
         "| forward + backward, ms (N, D, P, K) | ours | GPU alone | GiB | as written "
-        "| nn.Linear(D, P) | nn.Linear(K, P) |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| nn.Linear(D, P) | × | nn.Linear(K, P) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for title, found in _cases(rows):
         values = [found["ours"][key] for key in ("both_ms", "graph_ms", "peak_gib")]
         values += [found[name]["both_ms"] if name in found else "" for name in columns]
         cells = ["–" if value in ("", "nan") else f"{float(value):.2f}" for value in values]
+        cells.insert(-1, f"{float(values[0]) / float(values[4]):.1f}" if values[4] else "–")
         lines.append(f"| {title} | {' | '.join(cells)} |")
     note = f"Medians on {_origin(rows)} A dash: does not fit into memory, or was not run."
     return "\n".join([*lines, "", note])
+
+
+def cpu(rows: Sequence[dict]) -> str:
+    """Each ratio on the CPU, beside the most that it may be."""
+    lines = [
+        'Processor time of one core as ratios in one run, forward and backward unless "eval" is said. "Bare products"',
+        "are the matrix products of such a step, nothing else. `python -m benchmarks --check` measures them again.",
+        "",
+        "| on one core of a CPU | measured | at most |",
+        "|---|--:|--:|",
+    ]
+    lines += [f"| {row['what']} | {row['measured']} | {row['at_most']} |" for row in rows]
+    return "\n".join([*lines, "", f"Measured on {_origin(rows)}"])
 
 
 def accuracy(folder: Path) -> str:

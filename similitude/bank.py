@@ -161,7 +161,6 @@ class FeatureBank(nn.Module):
             warn_of_holding(self)
         return super().train(mode)
 
-    @torch.no_grad()
     def name(
         self,
         name: str,
@@ -170,6 +169,7 @@ class FeatureBank(nn.Module):
         *,
         feature: int | None = None,
         presence: float | None = None,
+        background: Tensor | None = None,
     ) -> Named:
         """Names a feature: one that was learned, or one that is made from examples and fixed. Print what it returns.
 
@@ -180,10 +180,10 @@ class FeatureBank(nn.Module):
             name: What to call it, wherever features are shown.
             positives: Objects that have it, ``[n, D]``, 10 or more; of length 1, if layers have ``normalize=True``.
             negatives: Objects that do not, ``[m, D]``, better many times as many.
-            feature: Index of the feature.
-            presence: Fraction of all objects that have the feature; by default that of the examples.
+            feature, presence: Its index; fraction of all objects that have it, by default that of the examples.
+            background: Objects of unknown kind, ``[N, D]``, such as training data: fewer examples then do as well.
         """
-        return name_feature(self, name, positives, negatives, feature, presence)
+        return name_feature(self, name, positives, negatives, feature, presence, background)
 
     def unname(self, feature: int | str) -> None:
         """Takes the name of a feature away, given by its index or name; a fixed one trains again."""

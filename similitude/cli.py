@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from . import __version__, _starting
 from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
-from .reproduce.explored import explore
+from .reproduce.explore import explore
 
 if TYPE_CHECKING:
     import typer

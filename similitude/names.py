@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from . import checks
 from ._text import as_html
 from .ops.modes import without_autocast
+from .presence import scattered, upper
 
 if TYPE_CHECKING:
     from .bank import FeatureBank
@@ -24,6 +25,10 @@ LEAST, MOST = 10, 4096
 # Penalties that are tried, as multiples of the examples' mean variance along an axis.
 PENALTIES = [10.0**i for i in range(-3, 4)]
 PARTS = 5
+# Examples of each kind that are looked at where objects of unknown kind are, and the most of those.
+FEW, AROUND = 512, 8192
+# Penalty of the direction in those objects, as a multiple of their mean variance along an axis.
+RIDGE = 0.3
 
 
 @dataclass
@@ -121,6 +126,7 @@ class Named:
     _repr_html_ = as_html
 
 
+@torch.no_grad()
 def name_feature(
     bank: FeatureBank,
     name: str,
@@ -128,6 +134,7 @@ def name_feature(
     negatives: Tensor | None,
     feature: int | None,
     presence: float | None,
+    background: Tensor | None,
 ) -> Named:
     """See ``FeatureBank.name``."""
     notes = bank.notes
@@ -138,13 +145,18 @@ def name_feature(
             raise ValueError("give positives and negatives to make a feature of, or the index of a learned one.")
         bank.note(Notes({**notes.names, feature: name}, notes.scores, notes.fixed, notes.framed))
         return Named(feature, name, notes.scores.get(feature))
-    _check_examples(positives, negatives, bank.dim)
+    _check_examples(bank.dim, positives=positives, negatives=negatives)
     assert positives is not None
     assert negatives is not None
+    if background is not None:
+        _check_examples(bank.dim, background=background)
+        background = background.to(bank.weight.device)
     share, weight = None if presence is None else checks.check_presence(presence), plain_weight(bank)
     if bank.threshold is None:
         raise ValueError("a feature that is made from examples has a threshold: make the bank with presence=0.1.")
-    direction, threshold, score = from_examples(positives.to(weight.device), negatives.to(weight.device), share)
+    direction, threshold, score = from_examples(
+        positives.to(weight.device), negatives.to(weight.device), share, background
+    )
     if not (direction.norm() > 0 and direction.to(weight).isfinite().all() and threshold.to(weight).isfinite()):
         raise ValueError(f"no direction in {checks.short(weight.dtype)} tells these positives from the negatives.")
     feature = _most_like(bank, direction.to(weight)) if feature is None else feature
@@ -183,8 +195,8 @@ def _most_like(bank: FeatureBank, direction: Tensor) -> int:
     return int(cosines.argmax())
 
 
-def _check_examples(positives: object, negatives: object, dim: int) -> None:
-    for kind, examples in (("positives", positives), ("negatives", negatives)):
+def _check_examples(dim: int, **given: object) -> None:
+    for kind, examples in given.items():
         checks.check_vectors(kind, examples)
         assert isinstance(examples, Tensor)
         if examples.dim() != 2 or examples.shape[1] != dim:
@@ -196,7 +208,9 @@ def _check_examples(positives: object, negatives: object, dim: int) -> None:
 
 
 @torch.no_grad()
-def from_examples(positives: Tensor, negatives: Tensor, presence: float | None = None) -> tuple[Tensor, Tensor, float]:
+def from_examples(
+    positives: Tensor, negatives: Tensor, presence: float | None = None, background: Tensor | None = None
+) -> tuple[Tensor, Tensor, float]:
     """A direction of length 1, its threshold, and its MCC on examples that were held out.
 
     The direction is that of ridge regression with both kinds weighing the same; its penalty is chosen by the error of
@@ -206,50 +220,107 @@ def from_examples(positives: Tensor, negatives: Tensor, presence: float | None =
         positives: Objects that have the feature, ``[n, D]``.
         negatives: Objects that do not, ``[m, D]``.
         presence: Fraction of all objects that have it; by default that of the examples.
+        background: Objects of unknown kind, ``[N, D]``. The direction is then that in which those differ that are most
+            like the positives, and the threshold what ``presence`` of them all exceed.
     """
-    positives, negatives = _some(positives).double(), _some(negatives).double()
+    most = MOST if background is None else FEW
+    positives, negatives = _some(positives, most).double(), _some(negatives, most).double()
     share = len(positives) / (len(positives) + len(negatives)) if presence is None else presence
     x = torch.cat([positives, negatives])
     y = torch.cat([torch.ones(len(positives)), torch.zeros(len(negatives))]).to(x.device) > 0
     with without_autocast(x.device.type):
-        direction, threshold = _fitted(x, y, share)
+        fit = _fit_alone if background is None else _fit_within(scattered(background, AROUND).double())
+        direction, threshold = fit(x, y, share)
         # Each fifth is predicted by what is fitted to the rest, penalty and threshold included.
         part = torch.cat([torch.arange(n) % PARTS for n in (len(positives), len(negatives))]).to(x.device)
         having = torch.zeros_like(y)
         for i in range(PARTS):
-            w, t = _fitted(x[part != i], y[part != i], share)
+            w, t = fit(x[part != i], y[part != i], share)
             having[part == i] = x[part == i] @ w > t
     return direction, threshold, _mcc(having, y, share).item()
 
 
-def _some(examples: Tensor) -> Tensor:
-    if len(examples) <= MOST:
+def _some(examples: Tensor, most: int) -> Tensor:
+    if len(examples) <= most:
         return examples
-    return examples[torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:MOST]]
+    return examples[torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:most]]
 
 
-def _fitted(x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    weight = torch.where(y, 0.5 / y.sum(), 0.5 / (~y).sum()).to(x)
-    target = torch.where(y, 1.0, -1.0).to(x)
-    centre = weight @ x
-    root = weight.sqrt()[:, None]
-    U, S, Vh = torch.linalg.svd(root * (x - centre), full_matrices=False)
-    wanted = U.mT @ (root[:, 0] * target)
-    squares = S.square()
+def _fit_alone(x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Direction and threshold from examples alone."""
+    weight, target = _balanced(y)
+    centre, root = weight @ x, weight.sqrt()
+    U, S, Vh = torch.linalg.svd(root[:, None] * (x - centre), full_matrices=False)
+    left_out, found = _ridge(U, S.square(), weight, target)
+    direction = Vh.mT @ (S * found)
+    length = direction.norm().clamp(min=torch.finfo(direction.dtype).tiny)
+    return normalize(direction, dim=0), _threshold(left_out, y, share) / length + centre @ normalize(direction, dim=0)
+
+
+def _fit_within(background: Tensor) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """A fit of direction and threshold to examples and to objects of unknown kind, ``[N, D]``.
+
+    Examples tell by kernel ridge regression which of the objects are most like the positives; few examples bend such a
+    boundary better than they turn a direction. The direction is then regressed on all the objects.
+    """
+    centre = background.mean(0)
+    apart = background - centre
+    covariance = apart.mT @ apart / len(apart)
+    covariance.diagonal().add_((RIDGE * covariance.diagonal().mean()).clamp(min=torch.finfo(covariance.dtype).tiny))
+
+    def fit(x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        scores = _kernel_ridge(x - centre, y, apart)
+        told = scores > upper(scores[:, None], share)
+        direction = normalize(torch.linalg.solve(covariance, apart[told].mean(0)), dim=0)
+        return direction, upper((background @ direction)[:, None], share)[0]
+
+    return fit
+
+
+def _kernel_ridge(x: Tensor, y: Tensor, others: Tensor) -> Tensor:
+    """How much each of the other objects is like the positives. The kernel is linear plus Gaussian."""
+    weight, target = _balanced(y)
+    root = weight.sqrt()
+    tiny = torch.finfo(x.dtype).tiny
+    size, width = x.square().sum(-1).mean().clamp(min=tiny), (torch.cdist(x, x).square().median() / 2).clamp(min=tiny)
+
+    def kernel(a: Tensor) -> Tensor:
+        found = a @ x.mT / size + (-torch.cdist(a, x).square() / width).exp()
+        return found - (found @ weight)[:, None]
+
+    # Centred on both sides, by the examples' weights.
+    own = kernel(x)
+    mean = weight @ own
+    squares, U = torch.linalg.eigh(root[:, None] * (own - mean) * root)
+    _, found = _ridge(U, squares.clamp(min=0), weight, target)
+    return (kernel(others) - mean) @ (root * (U @ found))
+
+
+def _balanced(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of examples, both kinds weighing the same, and 1 for those that have the feature, −1 for others."""
+    weight = torch.where(y, 0.5 / y.sum(), 0.5 / (~y).sum()).double()
+    return weight, torch.where(y, 1.0, -1.0).to(weight)
+
+
+def _ridge(U: Tensor, squares: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Predictions of examples when each is left out, and what the weighted examples, U · S · Vᵀ, are multiplied by.
+
+    By the penalty with the least error of them.
+    """
+    root = weight.sqrt()
+    wanted = U.mT @ (root * target)
     best = None
     for penalty in PENALTIES:
         shrunk = squares / (squares + penalty * squares.mean())
-        fitted = (U * (shrunk * wanted)).sum(-1) / root[:, 0]
+        fitted = (U * (shrunk * wanted)).sum(-1) / root
         # Of a linear smoother: the error of an example when it is left out.
         leverage = (U.square() * shrunk).sum(-1) + weight
         left_out = target - (target - fitted) / (1 - leverage).clamp(min=1e-9)
         error = weight @ (target - left_out).square()
         if best is None or error < best[0]:
-            best = error, left_out, Vh.mT @ (S / (squares + penalty * squares.mean()) * wanted)
+            best = error, left_out, wanted / (squares + penalty * squares.mean())
     assert best is not None
-    _, left_out, direction = best
-    length = direction.norm().clamp(min=torch.finfo(direction.dtype).tiny)
-    return normalize(direction, dim=0), _threshold(left_out, y, share) / length + centre @ normalize(direction, dim=0)
+    return best[1], best[2]
 
 
 def _threshold(scores: Tensor, y: Tensor, share: float) -> Tensor:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .bank import FeatureBank
 from .contrast import CONSTANTS, Contrast
+from .names import plain_weight
+from .ops.modes import wide
 
 # A bank's rate relative to that of everything else, without thresholds: on a frozen backbone's features the full rate
 # overfits.
@@ -46,6 +49,24 @@ def parameter_groups(
         groups += _of_banks(chosen, lr * (usual if bank_rate is None else bank_rate), weight_decay)
     groups += [_group((c for c in rates if rates[c] == rate), rate) for rate in dict.fromkeys(rates.values())]
     return [group for group in groups if group["params"]]
+
+
+@torch.no_grad()
+def unit_length_(model: nn.Module) -> None:
+    """Features of all banks at length 1 again, in place and with thresholds in proportion, so that no set changes.
+
+    Called after each step of an optimiser, it leaves directions and thresholds as all that features learn: held
+    thresholds then fit better, see docs/guides/thresholds.md. A feature of zeros and fixed features stay as they are.
+    """
+    for bank in dict.fromkeys(m for m in model.modules() if isinstance(m, FeatureBank)):
+        weight = plain_weight(bank)
+        length = weight.norm(dim=-1, dtype=wide(weight.dtype))
+        length = length.masked_fill(length == 0, 1.0)
+        if bank.fixed is not None:
+            length = length.masked_fill(bank.fixed, 1.0)
+        weight.div_(length[:, None])
+        if bank.threshold is not None:
+            bank.threshold.div_(length)
 
 
 def _group(parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> dict:

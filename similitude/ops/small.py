@@ -28,59 +28,60 @@ def project(
 class Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: Tensor, f: Tensor, threshold: Tensor | None, *scalars: Scalar) -> Tensor:
-        alpha, beta, theta = scalars
+        # Numbers, not tensors of one, make a product and its sum with another one call.
+        alpha, beta, _ = ctx.numbers = [s.item() if isinstance(s, Tensor) else s for s in scalars]
         columns = f.mT
         a = torch.mm(x, columns) if threshold is None else torch.addmm(threshold, x, columns, beta=-1)
         b = torch.mm(p, columns)
         has_a, has_b = a.relu(), b.relu()
         lacks_a, lacks_b = a.le_(0), b.le_(0)
-        side = _less(theta * has_b, alpha, lacks_b)
+        side = torch.add(has_b * scalars[2], lacks_b, alpha=-alpha)
         missing = torch.mm(lacks_a, has_b.mT)
         tensors = [s if isinstance(s, Tensor) else None for s in scalars]
-        ctx.numbers = [None if isinstance(s, Tensor) else s for s in scalars]
         ctx.save_for_backward(x, p, f, threshold, *tensors, has_a, has_b, lacks_a, lacks_b, side, missing)
-        return _less(torch.mm(has_a, side.mT), beta, missing)
+        return torch.addmm(missing, has_a, side.mT, beta=-beta)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, p, f, threshold, *scalars, has_a, has_b, lacks_a, lacks_b, side, missing = ctx.saved_tensors
-        scalars = [n if s is None else s for s, n in zip(scalars, ctx.numbers, strict=True)]
         with without_autocast("cpu"):
             if torch.is_grad_enabled():
+                scalars = [n if s is None else s for s, n in zip(scalars, ctx.numbers, strict=True)]
                 return _differentiable(grad, (x, p, f, threshold, *scalars), ctx.needs_input_grad)
             sides = (has_a, has_b, lacks_a, lacks_b, side, missing)
-            return _gradients(grad, x, p, f, scalars, sides, ctx.needs_input_grad)
+            return _gradients(grad, (x, p, f), scalars, ctx.numbers, sides, ctx.needs_input_grad)
 
 
 def _gradients(
-    grad: Tensor, x: Tensor, p: Tensor, f: Tensor, scalars: Sequence[Scalar], sides: tuple, needs: Sequence[bool]
+    grad: Tensor, vectors: tuple, scalars: Sequence[Tensor | None], numbers: list, sides: tuple, needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
+    """Gradients of all inputs, those of α, β, θ for tensors; numbers: the values of these."""
+    (x, p, f), (alpha, beta, theta) = vectors, scalars
     has_a, has_b, lacks_a, lacks_b, side, missing = sides
-    _, beta, theta = scalars
     turned = grad.mT
-    to_a = torch.ops.aten.threshold_backward(torch.mm(grad, side), has_a, 0)
-    to_b = torch.mm(turned, _less(theta * has_a, beta, lacks_a))
-    to_b = torch.ops.aten.threshold_backward(to_b, has_b, 0)
-    of_scalars: list[Tensor | None] = [None, None, None]
-    if needs[4] or needs[5] or needs[6]:
-        crossed = torch.mm(turned, has_a).view(-1)
-        pairs = (crossed, lacks_b), (grad.reshape(-1), missing), (crossed, has_b)
-        for i, (scalar, (left, right)) in enumerate(zip(scalars, pairs, strict=True)):
-            if needs[4 + i] and isinstance(scalar, Tensor):
-                total = torch.dot(left, right.view(-1))
-                of_scalars[i] = (total if i == 2 else total.neg_()).view_as(scalar)
+    crossed = torch.mm(turned, has_a)  # [P, K]
+    # Less its own part where the feature is lacked, which is 0 there.
+    to_a = torch.mm(grad, side)
+    to_a.addcmul_(to_a, lacks_a, value=-1)
+    to_b = torch.addmm(crossed, turned, lacks_a, beta=numbers[2], alpha=-numbers[1])
+    to_b.addcmul_(to_b, lacks_b, value=-1)
+    crossed = crossed.view(-1)
+    to_alpha = to_beta = to_theta = None
+    if needs[4] and alpha is not None:
+        to_alpha = torch.dot(crossed, lacks_b.view(-1)).neg_().view_as(alpha)
+    if needs[5] and beta is not None:
+        to_beta = torch.dot(grad.reshape(-1), missing.view(-1)).neg_().view_as(beta)
+    if needs[6] and theta is not None:
+        to_theta = torch.dot(crossed, has_b.view(-1)).view_as(theta)
     return (
         torch.mm(to_a, f) if needs[0] else None,
         torch.mm(to_b, f) if needs[1] else None,
         torch.addmm(torch.mm(to_a.mT, x), to_b.mT, p) if needs[2] else None,
         -to_a.sum(0) if needs[3] else None,
-        *of_scalars,
+        to_alpha,
+        to_beta,
+        to_theta,
     )
-
-
-def _less(x: Tensor, factor: Scalar, y: Tensor) -> Tensor:
-    """x − factor·y in one pass."""
-    return torch.addcmul(x, y, factor, value=-1) if isinstance(factor, Tensor) else torch.sub(x, y, alpha=factor)
 
 
 def _differentiable(grad: Tensor, inputs: Any, needs: Any) -> Any:

@@ -17,6 +17,8 @@ from .modes import eager, has_kernels, padded, wide
 from .plan import Plan, in_bfloat16, plan
 from .reference import Scalars
 
+PLAIN = (Tensor, torch.nn.Parameter)
+
 
 def project(
     x: Tensor,
@@ -139,7 +141,9 @@ def plan_of(
     N = x.shape[0] if x.dim() == 2 else math.prod(x.shape[:-1])
     P, K = prototypes.shape[-2], features.shape[0]
     batched = prototypes.dim() != 2
-    return plan(form, N, P, K, dtype, x.device.type, batched, eager=eager(x), thresholds=threshold is not None)
+    # Of tensors that stand for others, such as those without data, no values are read on a CPU.
+    looks = eager(x) and (x.is_cuda or (type(x) in PLAIN and type(features) in PLAIN))
+    return plan(form, N, P, K, dtype, x.device.type, batched, eager=looks, thresholds=threshold is not None)
 
 
 def measures(objects: Tensor, features: Tensor, normalize: bool, threshold: Tensor | None = None) -> Tensor:

@@ -20,11 +20,11 @@ from ..interpret.legibility import Legibility, legibility
 from ..interpret.matching import pixel_neighbours
 from ..names import LEAST
 from ..nn import TverskyProjection
-from ..optim import parameter_groups
-from . import Experiment
+from ..optim import parameter_groups, unit_length_
+from . import Experiment, language
 from . import tables as classifiers
 from .data import attributed
-from .data.attributed import EXAMPLES, Attributed
+from .data.attributed import Attributed
 from .data.given import given
 from .record import Record, RunError
 from .results import Claim, Row, by_row, with_error
@@ -55,7 +55,8 @@ class Config:
 
     Args:
         data: "digits" (MNIST at 14 × 14), "fashion" (Fashion-MNIST at 14 × 14), "planted" attributes, "words" (Penn
-            Treebank), or "tables", which a TverskyClassifier with its own defaults classifies.
+            Treebank), "tables", which a TverskyClassifier with its own defaults classifies, or "text" (Penn Treebank),
+            for a small language model with a "linear" or a "default" head, which is read when it is trained.
         file: An npz file in place of ``data``, with arrays X, y, attributes and names.
         layer: "linear"; "mlp", whose hidden units are read; or a Tversky layer: "default", "full-rate" (the bank learns
             as fast as all else), "random" or "k-means" directions with a frozen bank, "let-go" (k-means that trains),
@@ -63,19 +64,23 @@ class Config:
             inputs are to be rebuilt from their features), "mixed" (half k-means, half default), "named" (features from
             examples, fixed, beside k-means). Of tables also "three-max" and "three-logsumexp" (let-go with three
             prototypes a class, and their pooling).
+        unit: Whether features return to length 1 after each step.
         presence: Share of the objects that have a feature at the start.
+        examples: Objects that have an attribute which its named feature is made from; others are ten times as many.
         train, test: Numbers of digits; test=0 is MNIST's own test digits.
         seeds: Number of trainings; of tables the number of splits into five folds.
         made_up: Number of made-up digits, for a smoke run; 0 for ``data``.
     """
 
-    data: Literal["digits", "fashion", "planted", "words", "tables"] = "digits"
+    data: Literal["digits", "fashion", "planted", "words", "tables", "text"] = "digits"
     layer: Literal[
         "linear", "mlp", "default", "full-rate", "random", "k-means", "let-go", "slow", "held", "rebuilt", "mixed",
         "named", "three-max", "three-logsumexp",
     ] = "let-go"  # fmt: skip
+    unit: bool = False
     num_features: Count = 256
     presence: Share = 0.1
+    examples: Count = 20
     steps: Count = 2000
     batch: Count = 256
     lr: Weight = 5e-3
@@ -95,20 +100,29 @@ RECIPES = {
     "paper": Config(),
     "fashion": Config(data="fashion"),
     "planted": Config(data="planted"),
-    "words": Config(data="words", num_features=384, steps=900, batch=160, weight_decay=0.0),
+    "words": Config(data="words", num_features=384, examples=10, steps=900, batch=160, weight_decay=0.0),
 }
 SMOKE = Config(num_features=40, steps=40, batch=32, seeds=2, made_up=240)
-ROWS = {recipe: [[f"layer={layer}"] for layer in LAYERS] for recipe in RECIPES}
+# Rows with features of length 1: the best layer cut at 0, and the layers that let a presence go or hold it.
+UNIT = ("full-rate", "let-go", "held")
+ROWS = {
+    recipe: [[f"layer={layer}"] for layer in LAYERS] + [[f"layer={layer}", "unit=true"] for layer in UNIT]
+    for recipe in RECIPES
+}
 RECIPES["tables"] = Config(data="tables", num_features=128, seeds=2)
 ROWS["tables"] = [[f"layer={layer}"] for layer in classifiers.LAYERS]
+RECIPES["text"] = Config(
+    data="text", layer="linear", num_features=384, steps=1000, batch=16, lr=4e-3, weight_decay=0.0, seeds=3
+)
+ROWS["text"] = [[f"layer={layer}"] for layer in language.LAYERS]
 
 
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """The score of a layer from each seed and how legible its features are; a checkpoint follows each training."""
-    if config.data == "tables":
+    if config.data in ("tables", "text"):
         if config.file:
-            raise RunError("file= is read in place of digits; leave --recipe tables out.")
-        return classifiers.run(config, record, progress)
+            raise RunError(f"file= is read in place of digits; leave --recipe {config.data} out.")
+        return (classifiers if config.data == "tables" else language).run(config, record, progress)
     if config.layer not in LAYERS:
         raise RunError(f"layer={config.layer} is for data=tables; there are {', '.join(LAYERS)}.")
     data = load(config)
@@ -192,10 +206,10 @@ def start(config: Config, layer: nn.Module, data: Attributed) -> None:
         has = data.known_has[:, j]
         having, lacking = (
             rows[torch.randperm(len(rows))[:n]].to(x)
-            for rows, n in ((data.known[has], EXAMPLES), (data.known[~has], 10 * EXAMPLES))
+            for rows, n in ((data.known[has], config.examples), (data.known[~has], 10 * config.examples))
         )
         if min(len(having), len(lacking)) >= LEAST:
-            layer.features.name(name, having, lacking, presence=has.double().mean().item())
+            layer.features.name(name, having, lacking, presence=has.double().mean().item(), background=x)
 
 
 def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Callable[[int, float], object]) -> float:
@@ -219,6 +233,8 @@ def fit(config: Config, layer: nn.Module, data: Attributed, seed: int, tell: Cal
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if config.unit:
+            unit_length_(layer)
         schedule.step()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
@@ -274,11 +290,12 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
     from rich.table import Table
 
     of_tables = [row for row in by_row(runs) if row.config["data"] == "tables"]
-    out = classifiers.shown(of_tables) if of_tables else []
+    of_text = [row for row in by_row(runs) if row.config["data"] == "text"]
+    out = [*(classifiers.shown(of_tables) if of_tables else []), *(language.shown(of_text) if of_text else [])]
     files = dict.fromkeys(row.config["file"] for row in by_row(runs) if row.config.get("file"))
     for kind in ("digits", "fashion", "planted", "words", *files):
         rows = [row for row in by_row(runs) if (row.config.get("file") or row.config["data"]) == kind]
-        rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), row.name))
+        rows.sort(key=lambda row: (LAYERS.index(row.config["layer"]), _label(row)))
         if not rows:
             continue
         fake = any(row.config["made_up"] for row in rows)
@@ -288,7 +305,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
         for heading in (score, "MCC", "k-means", "random", "recovered, %", "k-means"):
             out[-1].add_column(heading, justify="right")
         out.append(Table("layer", title=f"{title}, continued"))
-        for heading in ("1-probe", "AUC", "stable", "presence, %", "none, %", "decide"):
+        for heading in ("shuffled, %", "above", "1-probe", "AUC", "stable", "presence, %", "none, %", "decide"):
             out[-1].add_column(heading, justify="right")
         if kind in ("digits", "fashion"):
             out.append(Table("layer", title=f"{title}, as pictures"))
@@ -302,8 +319,8 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
 
 
 def _label(row: Row) -> str:
-    changes = (f"{key} {value}" for key, value in row.settings.items() if key not in ("layer", "data", "file"))
-    return ", ".join([row.config["layer"], *changes])
+    changes = {key: value for key, value in row.settings.items() if key not in ("layer", "data", "file")}
+    return ", ".join([row.config["layer"], *(k if v == "True" else f"{k} {v}" for k, v in changes.items())])
 
 
 def _cells(row: Row) -> list[list[str]]:
@@ -319,7 +336,10 @@ def _cells(row: Row) -> list[list[str]]:
     share = {"form": ".0f", "scale": 100}
     of = [mean(name, "mcc") for name in ("layer", "k-means", "random")]
     found = [mean(name, "recovered", **share) for name in ("layer", "k-means")]
-    single = [mean("layer", name) for name in ("probe", "auc", "stable")]
+    # The most of all seeds, and the least.
+    shuffled = f"{100 * max(one['shuffled']['recovered'] for one in read):.0f}"
+    above = f"{round(min(one['layer']['mcc'] - one['random']['mcc'] for one in read), 2) + 0.0:+.2f}"
+    single = [shuffled, above, *(mean("layer", name) for name in ("probe", "auc", "stable"))]
     sets = [mean("presence", **share), mean("featureless", form=".1f", scale=100), mean("deciding", form=".0f")]
     near = [near for run in row.runs for near in run["result"].get("neighbours", ())]
     pictures = [format(float(np.mean(near)), ".2f") if near else "–", mean("layer", "purity")]

@@ -1,5 +1,7 @@
 """Every fast path against the law: values and all gradients."""
 
+import math
+
 import pytest
 import torch
 from cases import COMBINATIONS, SMOOTH, make_inputs, name, value_and_gradients
@@ -177,18 +179,19 @@ def _plain(x, p, features, alpha, beta, theta, normalize, **options):
     return reference.pairwise(x @ features.mT, p @ features.mT, alpha, beta, theta, *(options[o] for o in order))
 
 
-def test_large_tiled_sums_equal_the_reference():
+@pytest.mark.parametrize("way", ["as a user", "plain torch", "plain torch, long way"])
+def test_large_tiled_sums_equal_the_reference(way, monkeypatch):
     """More than one tile in both directions, and blocks of prototypes in the backward."""
     from similitude.ops import minsum
+    from similitude.ops.cpu import minsum as cpu_minsum
 
+    monkeypatch.setattr(minsum, "TILE", {"cpu": 2000})
+    if way == "plain torch, long way":
+        monkeypatch.setattr(cpu_minsum, "LEAST", math.inf)
     inputs = make_inputs(N=37, P=523, K=19, D=5)
     for kind in ("min", "softmin"):
         options = dict(intersection=kind, difference="subtractmatch")
         truth, gradients = value_and_gradients(inputs, backend="reference", **options)
-        before, minsum.TILE = minsum.TILE, {"cpu": 2000}
-        try:
-            value, ours = value_and_gradients(inputs, **options)
-        finally:
-            minsum.TILE = before
+        value, ours = value_and_gradients(inputs, backend="auto" if way == "as a user" else "torch", **options)
         torch.testing.assert_close(value, truth, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(ours, gradients, rtol=1e-9, atol=1e-9)

@@ -293,3 +293,11 @@ def test_bad_input_gets_one_clear_sentence(parts, case):
     with pytest.raises(kind) as error:
         call(*parts)
     assert str(error.value) == message
+
+
+def test_tensors_without_data_are_compared():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x, p, features = torch.randn(3, 6), torch.randn(4, 6), torch.randn(5, 6)
+        assert F.tversky_projection(x, p, features, torch.ones(1)).shape == (3, 4)

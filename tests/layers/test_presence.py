@@ -16,7 +16,7 @@ from similitude import FeatureBank, TverskyProjection, TverskySimilarity, init_f
 from similitude.explain import decision, explain, pair, venn
 from similitude.interpret.salience import rank
 from similitude.interpret.sets import Universe
-from similitude.optim import parameter_groups
+from similitude.optim import parameter_groups, unit_length_
 
 D, P, K = 6, 4, 20
 
@@ -323,6 +323,38 @@ def test_a_named_feature_is_that_of_its_examples():
     torch.testing.assert_close(layer.features.weight[told.feature].norm(), torch.tensor(1.0))
 
 
+def sparse(n, seed) -> tuple[torch.Tensor, torch.Tensor]:
+    """Objects with noise, a twentieth of which have one direction more."""
+    generator = torch.Generator().manual_seed(seed)
+    has = torch.rand(n, generator=generator) < 0.05
+    x = torch.randn(n, 40, generator=generator)
+    x[:, 1:20] *= 3
+    x[:, 0] += 5 * has
+    return x, has
+
+
+def test_objects_of_unknown_kind_make_a_named_feature_better():
+    x, has = sparse(4000, 0)
+    new, truth = sparse(4000, 1)
+    errors = []
+    for background in (None, x):
+        bank = FeatureBank(K, 40, presence=0.1)
+        told = bank.name("more", x[has][:10], x[~has][:100], presence=0.05, background=background)
+        found = bank(new)[:, told.feature] > 0
+        errors.append((found != truth).float().mean().item())
+    assert errors[1] < errors[0] / 2
+    # What is said of it comes from examples that were held out, and background objects have no kind to tell.
+    assert told.score > 0.5
+    torch.testing.assert_close(bank.weight[told.feature].norm(), torch.tensor(1.0))
+    torch.testing.assert_close((bank(x)[:, told.feature] > 0).float().mean(), torch.tensor(0.05), atol=1e-3, rtol=0)
+
+
+def test_a_name_without_content_scores_nothing_among_other_objects():
+    x, _ = sparse(1000, 0)
+    told = FeatureBank(K, 40, presence=0.1).name("nothing", x[:40], x[40:440], background=x)
+    assert abs(told.score) < 0.3
+
+
 def test_a_name_without_content_scores_nothing():
     told = made().features.name("nothing", ahead(40, 0.5), ahead(400, 0.5, seed=1))
     assert abs(told.score) < 0.3
@@ -453,6 +485,8 @@ def test_pruning_and_growing_keep_names():
         (lambda b: b.name("a", ahead(9), ahead(50)), "needs 10 positives or more.*got 9"),
         (lambda b: b.name("a", torch.zeros(20, 3), ahead(50)), r"positives must be objects \[n, 6\]; got shape"),
         (lambda b: b.name("a", ahead(20) / 0, ahead(50)), "positives must be finite"),
+        (lambda b: b.name("a", ahead(20), ahead(50), background=torch.zeros(50, 3)), r"background must be objects"),
+        (lambda b: b.name("a", ahead(20), ahead(50), background=torch.zeros(50, D)), "no direction in float32"),
         (lambda b: b.unname(2), "feature 2 has no name"),
         (lambda b: (b.name("a", feature=1), b.name("a", feature=2)), "feature 1 is 'a' already"),
     ],
@@ -695,6 +729,32 @@ def test_a_reconstruction_does_not_depend_on_size(size):
     assert layer.reconstruction(x * size).item() == pytest.approx(expected, rel=1e-3)
     with pytest.raises(ValueError, match="x must be two inputs or more"):
         layer.reconstruction(x[0])
+
+
+def test_unit_length_changes_no_set():
+    layer, x = named(hold=True), inputs()
+    (k,) = layer.features.names
+    free = torch.arange(K) != k
+    with torch.no_grad():
+        factor = torch.linspace(1.5, 3, K)
+        layer.features.weight.mul_(factor[:, None])
+        layer.features.threshold.mul_(factor)
+        layer.features.weight[0 if k else 1] = 0
+    before, kept = layer.features(x) > 0, copy.deepcopy(layer.features.state_dict())
+    unit_length_(nn.Sequential(layer, nn.Linear(P, 1)))
+    assert torch.equal(layer.features(x) > 0, before)
+    length = layer.features.weight.norm(dim=-1)
+    assert (length[free] - 1).abs().sort().values[:-1].max() < 1e-6  # all but one, which is 0
+    assert length[0 if k else 1] == 0
+    for key in ("weight", "threshold"):
+        assert torch.equal(layer.features.state_dict()[key][k], kept[key][k])
+
+
+def test_unit_length_takes_banks_without_thresholds_and_of_half_precision():
+    bank = FeatureBank(K, D, init="normal", dtype=torch.bfloat16)
+    unit_length_(bank)
+    assert bank.weight.dtype == torch.bfloat16
+    torch.testing.assert_close(bank.weight.float().norm(dim=-1), torch.ones(K), atol=1e-2, rtol=0)
 
 
 def test_names_that_no_direction_can_have_are_refused():

@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import readme, tables
+from benchmarks import ratios, readme, tables
 
 ROOT = Path(__file__).parents[2]
 SHAPES = ROOT / "benchmarks" / "results" / "shapes-cuda.csv"
+RATIOS = ROOT / "benchmarks" / "results" / "ratios-cpu.csv"
 
 
 def test_tables_are_made_from_the_measurements(tmp_path):
     pages = [Path(shutil.copy(page, tmp_path / page.name)) for page in readme.PAGES]
-    readme.write(tables.read_csv(SHAPES), pages=pages)
+    readme.write(tables.read_csv(SHAPES), tables.read_csv(RATIOS) if RATIOS.exists() else [], pages=pages)
     for made, page in zip(pages, readme.PAGES, strict=True):
         assert made.read_text() == page.read_text(), "make it again: python -m benchmarks --readme"
 
 
 def test_every_table_has_its_place():
     text = "".join(page.read_text() for page in readme.PAGES)
+    assert text.count("<!-- cpu -->") == text.count("<!-- /cpu -->") == 1
     for name in ("cost", "speed", "results"):
         assert len(re.findall(rf"<!-- {name} -->\n\|.*<!-- /{name} -->", text, flags=re.DOTALL)) == 1
 
@@ -65,3 +67,17 @@ def test_a_row_of_two_seeds_is_their_mean(tmp_path):
 def test_every_module_of_the_benchmarks_imports():
     for path in (ROOT / "benchmarks").glob("[a-z]*.py"):
         import_module(f"benchmarks.{path.stem}")
+
+
+def test_a_ratio_passes_its_bound_by_a_fifth_at_most(monkeypatch, capsys):
+    """Above the bound is said, and fails from a fifth on."""
+    monkeypatch.setattr(ratios, "PARTS", ())
+    monkeypatch.setattr(ratios, "ratios", lambda: {"a": (1.0, 1.0), "b": (1.1, 1.0), "c": (1.3, 1.0)})
+    assert [row["held"] for row in ratios.check()] == ["yes", "yes", "no"]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["1", "above", "slow"]
+
+
+def test_a_part_of_the_ratios_that_is_not_there_is_left_out(monkeypatch):
+    monkeypatch.setattr(ratios, "PARTS", ("nosuch",))
+    monkeypatch.setattr(ratios, "ratios", lambda: {"a": (1.0, 1.0)})
+    assert [row["what"] for row in ratios.check()] == ["a"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from similitude import TverskyProjection
 from similitude.interpret import legibility as measure_legibility
-from similitude.reproduce import legibility
+from similitude.reproduce import language, legibility
 from similitude.reproduce.data import attributed, made_up
 from similitude.reproduce.record import Record, RunError
 from similitude.reproduce.settings import changed
@@ -207,25 +207,42 @@ def test_rows_are_drawn_by_their_weights():
         assert {tuple(row) for row in rows.tolist()} == {tuple(row) for row in x[:4].tolist()}
 
 
+def test_unit_keeps_features_at_length_1_and_is_in_the_label():
+    data = DIGITS
+    for unit in (False, True):
+        config = of(layer="held", unit=unit)
+        layer = made(config, data)
+        legibility.fit(config, layer, data, 0, quiet)
+        lengths = layer.features.weight.norm(dim=-1)
+        assert bool(((lengths - 1).abs() < 1e-5).all()) == unit
+    rows = legibility.ROWS["words"]
+    assert ["layer=held", "unit=true"] in rows
+    result = {"score": [1.0], "legibility": [measure_legibility(layer, data.objects, (data.has, data.names)).summary()]}
+    run = {"config": vars(config), "result": result, "recipe": "paper", "row": "layer=held unit=True"}
+    assert next(iter(legibility.tables([run])[0].columns[0].cells)) == "held, unit"
+
+
 def test_tables_have_the_layer_beside_its_baselines():
     one = {"mcc": 0.4, "recovered": 0.25, "probe": 0.5, "auc": 0.8, "stable": 0.7}
     read = {"layer": one, "k-means": {**one, "mcc": 0.3, "recovered": 0.1}, "random": {**one, "mcc": 0.2}}
+    read["shuffled"] = {**one, "recovered": 0.0}
+    less = {**read, "deciding": 10.0, "random": {**one, "mcc": 0.35}, "shuffled": {**one, "recovered": 0.03}}
     read |= {"presence": 0.12, "featureless": 0.001, "deciding": None}
     runs = []
     for layer, data in (("let-go", "digits"), ("linear", "digits"), ("let-go", "words")):
         config = vars(legibility.Config(data=data, layer=layer))
-        result = {"score": [90.0, 92.0], "legibility": [read, {**read, "deciding": 10.0}]}
+        result = {"score": [90.0, 92.0], "legibility": [{**read, "deciding": None}, less]}
         runs.append({"config": config, "result": result, "recipe": "paper", "row": f"layer={layer}"})
     runs[2]["row"] = "data=words layer=let-go"
     runs[0]["result"] |= {"neighbours": [0.4, 0.5]}
     first, second, pictures, third, _ = legibility.tables(runs)
     cells = list(zip(*(column.cells for column in first.columns), strict=True))
     assert cells == [
-        ("linear", "91.00 ± 1.00", "0.40", "0.30", "0.20", "25", "10"),
-        ("let-go", "91.00 ± 1.00", "0.40", "0.30", "0.20", "25", "10"),
+        ("linear", "91.00 ± 1.00", "0.40", "0.30", "0.28", "25", "10"),
+        ("let-go", "91.00 ± 1.00", "0.40", "0.30", "0.28", "25", "10"),
     ]
     assert next(zip(*(column.cells for column in second.columns), strict=True)) == (
-        "linear", "0.50", "0.80", "0.70", "12", "0.1", "10",
+        "linear", "3", "+0.05", "0.50", "0.80", "0.70", "12", "0.1", "10",
     )  # fmt: skip
     assert [list(column.cells) for column in pictures.columns] == [
         ["linear", "let-go"], ["–", "0.45"], ["–", "–"], ["–", "–"], ["–", "–"],
@@ -233,10 +250,85 @@ def test_tables_have_the_layer_beside_its_baselines():
     assert third.columns[1].header == "perplexity"
 
 
+# A language model that is read
+
+
+def of_text(**settings) -> legibility.Config:
+    smoke = {"num_features": 24, "steps": 60, "batch": 16, "seeds": 1, "made_up": 1500}
+    return replace(legibility.RECIPES["text"], **{**smoke, **settings})
+
+
+@pytest.mark.parametrize("layer", language.LAYERS)
+def test_a_language_model_learns_its_text_and_a_reading_bank_finds_its_words(layer, tmp_path):
+    config = of_text(layer=layer)
+    record = Record(tmp_path / "run", "legibility", config, "cpu")
+    result = record.finish(legibility.run(config, record, quiet))["result"]
+    # Five words a sentence: a name, one of 16 verbs, "in", one of 20 places, the end.
+    assert (20 * 16 * 20) ** 0.2 < result["score"][0] < 10
+    (banks,) = result["banks"]
+    own = {language.OWN} if layer == "default" else set()
+    assert set(banks) == {language.READING, language.RANDOM, language.TOKENS, *own}
+    assert banks[language.READING]["layer"]["probe"] > max(0.6, banks[language.RANDOM]["layer"]["probe"] + 0.3)
+    assert result["legibility"][0] == banks[language.READING]
+    (table,) = legibility.tables([{"config": vars(config), "result": result, "recipe": "text", "row": ""}])
+    assert len(table.rows) == len(banks)
+    assert next(iter(table.columns[2].cells)) == (language.OWN if layer == "default" else language.READING)
+
+
+def test_a_language_model_with_a_rate_of_0_knows_how_often_words_are(tmp_path):
+    config = of_text(lr=0.0, steps=1)
+    result = legibility.run(config, Record(tmp_path / "run", "legibility", config, "cpu"), quiet)
+    data = attributed.text(config.made_up)
+    share = data.counts / data.counts.sum()
+    usual = (-(share * share.clamp(min=1e-12).log()).sum()).exp().item()
+    assert result["score"][0] == pytest.approx(usual, rel=0.3)
+
+
+def test_a_stopped_language_model_comes_out_the_same(tmp_path, monkeypatch):
+    config = of_text(seeds=2, steps=3)
+    whole = legibility.run(config, Record(tmp_path / "whole", "legibility", config, "cpu"), quiet)
+    read, count = language.readings, []
+
+    def stopping(*arguments):
+        if len(count) == 1:
+            raise KeyboardInterrupt
+        count.append(1)
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(language, "readings", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            legibility.run(config, Record(tmp_path / "halves", "legibility", config, "cpu"), quiet)
+    assert legibility.run(config, Record(tmp_path / "halves", "legibility", config, "cpu"), quiet) == whole
+
+
+def test_windows_are_followed_by_the_next_words():
+    seen = [(x.tolist(), y.tolist()) for x, y in language.windows(torch.arange(9), 2)]
+    assert seen == [([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])]
+
+
+def test_a_state_does_not_see_the_words_that_follow():
+    torch.manual_seed(0)
+    model = language.LanguageModel(torch.ones(30)).eval()
+    x = torch.arange(10)[None]
+    changed_x = x.clone()
+    changed_x[0, 6:] = 20
+    torch.testing.assert_close(model.states(x)[:, :6], model.states(changed_x)[:, :6])
+    assert not torch.allclose(model.states(x)[:, 6:], model.states(changed_x)[:, 6:])
+
+
+@pytest.mark.skipif("SIMILITUDE_DATA" not in os.environ, reason="needs the Penn Treebank: set SIMILITUDE_DATA")
+def test_the_text_is_the_penn_treebank():
+    data = attributed.text()
+    assert len(data.counts) == 3000
+    assert data.counts.sum() == len(data.train) == 929_589
+    assert data.has.shape == (len(data.read), 15)
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("data=birds", "one of digits, fashion, planted, words, tables; got 'birds'"),
+        ("data=birds", "one of digits, fashion, planted, words, tables, text; got 'birds'"),
         ("layer=letgo", "one of linear, mlp, default"),
         ("seeds=0", "1 or more"),
         ("presence=1", "between 0 and 1"),

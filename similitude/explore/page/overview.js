@@ -21,7 +21,6 @@ export function overview(model) {
       card("Presence", histogram(presence, { bins: 25, low: 0, high: 1, label: `How many features belong to which share of the examples: from ${percent(Math.min(...presence))} to ${percent(Math.max(...presence))}.` }),
         h("p", { class: "soft" }, "How many features belong to which share of all examples, from none to all.")),
       card("Features to look at", notable(model)),
-      about.traces ? wideCard("α, β and θ while it was trained", ...about.traces.map(([name, values]) => h("div", {}, h("p", { class: "soft" }, `${name}: from ${plain(values[0])} to ${plain(values.at(-1))}`)))) : null,
       salient(model),
       confusions(model)),
   ];

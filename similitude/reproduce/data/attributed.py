@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, normalize
 
-from ...interpret.attributes import Attributes, clothing_attributes, digit_attributes, word_forms
+from ...interpret.attributes import FIRST_NAMES, PLACES, Attributes, clothing_attributes, digit_attributes, word_forms
 from ...interpret.legibility import halves
 from . import hub, made_up
 from .digits import fashion_mnist, mnist
@@ -19,8 +19,8 @@ from .find import Labelled, contents, decoded, hashes_of, sha256
 WIDTH = 100
 # Neighbours that are predicted on either side of a word, and that word vectors count; the rarest word that is read.
 NEIGHBOURS, CONTEXTS, RAREST = 400, 2000, 10
-# Examples that a named feature is made from, of those that have it; others are ten times as many.
-EXAMPLES = 20
+# Words of a text that a small language model tells apart; all others are one.
+VOCABULARY, UNKNOWN = 3000, "<unk>"
 
 
 @dataclass(frozen=True)
@@ -129,23 +129,82 @@ def words() -> Attributed:
     Vectors are the positive pointwise mutual information with the words around, its first 100 singular vectors,
     centred and at one length. They are not trained, so what a layer can read of a form is there from the start.
     """
-    files = [f"ptb.{split}.txt" for split in ("train", "valid")]
-    found = contents("ptb", [*files, "ptb.test.txt"], None, hub.ptb)
-    train, valid = (decoded(*found[file]).replace("\n", " <eos> ").split() for file in files)
+    train, valid, hashes = _treebank()
     counts = Counter(train)
     names = [word for word, _ in counts.most_common()]
     index = {word: i for i, word in enumerate(names)}
     ids, held = (torch.tensor([index[word] for word in text if word in index]) for text in (train, valid))
     x = normalize(word_vectors(ids, len(names)), dim=-1) * WIDTH**0.5
     often = torch.tensor([counts[word] for word in names])
-    read = [i for i, word in enumerate(names) if counts[word] >= RAREST and word.strip(".-").isalpha()]
+    read = _readable(names, counts)
     has, forms = word_forms([names[i] for i in read], known=names)
     objects = x[torch.tensor(read)]
     known = halves(len(read))[0]
     return Attributed(
         x, neighbours(ids, len(names)), x, neighbours(held, len(names)), objects, has, forms, objects[known],
-        has[known], hashes_of("ptb", found, check=True), weights=often**0.6, apart=False,
+        has[known], hashes, weights=often**0.6, apart=False,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text for a small language model, and attributes of some of its words.
+
+    Attributes:
+        train, valid: words by their number, ``[n]``.
+        counts: how often each word stands in ``train``, ``[V]``.
+        read: numbers of the words whose features are read; ``has`` and ``names`` are their attributes.
+    """
+
+    train: Tensor
+    valid: Tensor
+    counts: Tensor
+    read: Tensor
+    has: Tensor
+    names: list[str]
+    hashes: dict[str, str]
+
+
+def text(fake: int = 0) -> Text:
+    """The Penn Treebank with its 3,000 commonest words.
+
+    Args:
+        fake: sentences of a made-up text instead; 0 for the Penn Treebank.
+    """
+    train, valid, hashes = made_up_text(fake) if fake else _treebank()
+    counts = Counter(train)
+    common = [word for word, _ in counts.most_common() if word != UNKNOWN][: VOCABULARY - 1]
+    names = [*common, UNKNOWN]
+    index = {word: i for i, word in enumerate(names)}
+    ids, held = (torch.tensor([index.get(word, len(common)) for word in words]) for words in (train, valid))
+    read = _readable(names, counts)
+    has, forms = word_forms([names[i] for i in read], known=names)
+    return Text(ids, held, torch.bincount(ids, minlength=len(names)), torch.tensor(read), has, forms, hashes)
+
+
+def made_up_text(sentences: int) -> tuple[list[str], list[str], dict[str, str]]:
+    """Sentences such as "john walked in paris", a tenth of them for validation."""
+    generator = torch.Generator().manual_seed(0)
+    verbs = ["walked", "talked", "worked", "looked", "turned", "called", "played", "stayed", "walk", "talk", "work"]
+    parts = [FIRST_NAMES.split()[:20], [*verbs, "look", "turn", "call", "play", "stay"], ["in"], PLACES.split()[:20]]
+    drawn = [torch.randint(len(part), (sentences,), generator=generator).tolist() for part in parts]
+    lines = [[part[i] for part, i in zip(parts, line)] + ["<eos>"] for line in zip(*drawn)]
+    words = [word for line in lines for word in line]
+    held = len(words) // 10
+    return words[held:], words[:held], {"made up": sha256(" ".join(words).encode())}
+
+
+def _treebank() -> tuple[list[str], list[str], dict[str, str]]:
+    """Words for training and for validation, and the sha256 of each file."""
+    files = [f"ptb.{split}.txt" for split in ("train", "valid")]
+    found = contents("ptb", [*files, "ptb.test.txt"], None, hub.ptb)
+    train, valid = (decoded(*found[file]).replace("\n", " <eos> ").split() for file in files)
+    return train, valid, hashes_of("ptb", found, check=True)
+
+
+def _readable(names: list[str], counts: Counter[str]) -> list[int]:
+    """Words that are letters, and not too rare for their vectors to hold a form."""
+    return [i for i, word in enumerate(names) if counts[word] >= RAREST and word.strip(".-").isalpha()]
 
 
 def neighbours(ids: Tensor, V: int) -> Tensor:
