@@ -334,8 +334,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         """``start_``; rows that are all equal cluster nowhere."""
         self.start_: str = self.start if (X[0] != X).any() else "random"
         if self.verbose:
-            presence = f" and a presence of {self.presence:g}" if self.start_ == "k-means" else ""
-            print(f"starts from {self.start_} directions{presence}")
+            print(tabular.told_start(self.start_, self.presence))
 
     def _objects(self, X: np.ndarray) -> Tensor:
         z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))
@@ -356,7 +355,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     def _start(self, x: Tensor, targets: Tensor, weights: Tensor) -> None:
         """``layer_``, ``pooling_`` and ``gain_`` with their starting values."""
         K, D, each = int(self.num_features), x.shape[1], int(self.prototypes_per_class)
-        clustered = self.start_ == "k-means"
+        clustered = self.start_ != "random"
         options: dict[str, Any] = {
             # Constants start from the data here, and are steps of an optimiser of our own.
             "init": "unit",
@@ -371,7 +370,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             layer = TverskyProjection(
                 D, len(self.classes_) * each, K, bias=True, device=x.device, dtype=x.dtype, **options
             )
-            self.gain_ = fitting.start(layer, each, x, targets, weights, self._random)
+            self.gain_ = fitting.start(layer, each, x, targets, weights, self._random, tabular.STARTS[self.start_])
         self._moments, self.n_iter_ = {}, 0
         self.presence_: float | None = options["presence"]
         self.layer_: TverskyProjection = layer

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "default": {"start": "random"},
     "let-go": {"start": "k-means"},
+    "mixed": {"start": "mixed"},
     "slow": {"start": "k-means", "bank_rate": 0.1},
     "three-max": {"start": "k-means", "prototypes_per_class": 3},
     "three-logsumexp": {"start": "k-means", "prototypes_per_class": 3, "pooling": "logsumexp"},
