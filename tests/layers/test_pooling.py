@@ -36,11 +36,7 @@ def quick(**options) -> TverskyClassifier:
 
 
 @parametrize_with_checks(
-    [
-        quick(max_iter=30, num_features=32, pooling=pooling, start=s)
-        for pooling in POOLINGS
-        for s in STARTS
-    ]
+    [quick(max_iter=30, num_features=32, pooling=pooling, start=s) for pooling in POOLINGS for s in STARTS]
 )
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")
@@ -212,7 +208,7 @@ def test_a_mixed_start_is_half_k_means_and_half_directions_that_every_row_has_on
     options = {"num_features": features, "presence": 0.2, "max_iter": 1, "learning_rate": 1e-12}
     model = quick(prototypes_per_class=1, start="mixed", **options).fit(X, Y)
     assert (model.start_, model.presence_) == ("mixed", 0.2)
-    has = X @ model.features_.T > model.thresholds_
+    has = model.thresholds_ < X @ model.features_.T
     own = features // 2
     np.testing.assert_allclose(has[:, :own].mean(0), 0.2, atol=0.02)
     turns = (features - own) // 2
