@@ -54,7 +54,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             all.
         start: Where features start: "k-means", directions that the rows cluster around, each with a threshold; "random"
             directions; or "mixed", half from k-means, half random ones with their opposites, of which each row has one.
-            Rows that are all equal have random ones.
+            Rows that are all equal have random ones; so have those that lack a class, unless "k-means" is asked for.
         presence: Fraction of the rows that has each feature at a start from k-means.
         bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.
@@ -165,7 +165,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             rows = ~tabular.held_out(X, targets, self.validation_fraction, random)
         self.classes_, self.scaler_, self._random = classes, StandardScaler(), random
         tabular.measure(self.scaler_, X[rows], weights[rows])
-        self._choose_start(X[rows])
+        self._choose_start(X[rows], targets[rows])
         batch = self._batch(X[rows], targets[rows], weights[rows])
         if self.early_stopping:
             held = self._batch(X[~rows], targets[~rows], weights[~rows])
@@ -205,7 +205,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
         tabular.measure(self.scaler_, X, weights)
         if first:
-            self._choose_start(X)
+            self._choose_start(X, y)
         batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
         with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             if first:
@@ -331,9 +331,10 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         fitted = {"start_": "random", "presence_": None, "pooling_": ClassPooling()} if "layer_" in state else {}
         super().__setstate__({**BEFORE, **fitted, **state})
 
-    def _choose_start(self, X: np.ndarray) -> None:
-        """``start_``; rows that are all equal cluster nowhere."""
-        self.start_: str = self.start if (X[0] != X).any() else "random"
+    def _choose_start(self, X: np.ndarray, y: np.ndarray) -> None:
+        """``start_``; rows that are all equal cluster nowhere, and those of some classes say nothing of the others."""
+        lacking = self.start == "mixed" and len(np.unique(y)) < len(self.classes_)
+        self.start_: str = self.start if (X[0] != X).any() and not lacking else "random"
         if self.verbose:
             print(tabular.told_start(self.start_, self.presence))
 

@@ -70,7 +70,10 @@ def start(
     else:
         torch.manual_seed(random.randint(2**31))
         layer.init = "calibrated"  # to the rows, and to no others before
+        # A bias would be set from a table of many rows by all prototypes; it is set below, part by part.
+        bias, layer.bias = layer.bias, None
         init_from_data(layer, x, start="k-means", mixed=mixed)
+        layer.bias = bias
     assert layer.bias is not None
     layer.bias.zero_()
     spread = _spread(layer, x, weights)
