@@ -26,7 +26,7 @@ export function features(model) {
   return [
     h("h1", {}, "Features"),
     h("p", { class: "lead" }, "What the layer sees in its inputs. Open one to look at the examples that have it, and to give it a name."),
-    h("div", { class: "row" }, h("label", { for: "search" }, "Find"), search, h("label", { for: "order" }, "Order by"), order),
+    h("div", { class: "row" }, h("span", { class: "field grow" }, h("label", { for: "search" }, "Find"), search), h("span", { class: "field" }, h("label", { for: "order" }, "Order by"), order)),
     count, place,
   ];
 }
