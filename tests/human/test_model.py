@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, cross_val_score
 
-from similitude.human import TverskySimilarityModel, confusions, similarities
+from similitude.human import TverskySimilarityModel, confusions, morse, similarities
 from similitude.reproduce.data import people
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -108,7 +108,7 @@ def test_data_that_cannot_tell_says_so(table, message):
 
 
 def test_a_summary_has_intervals_and_says_what_is_not_told():
-    said = people.morse()
+    said = morse()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = TverskySimilarityModel(bias="object", **QUICK).fit(said)
