@@ -39,7 +39,7 @@ def save(model: TverskySimilarityModel, folder: str | Path) -> None:
     for name in GIVEN:
         if getattr(model, name) is not None:
             tensors[f"given.{name}"] = torch.tensor(np.asarray(getattr(model, name)), dtype=torch.float64)
-    judgements = {name: getattr(said, name) for name in ("kind", "objects", "symmetric", "counted")}
+    judgements = {name: _plain(getattr(said, name)) for name in ("kind", "objects", "symmetric", "counted")}
     make_folder(folder)
     write_bytes(folder / NUMBERS, bytes_of(tensors))
     about = {"format": FORMAT, "similitude": __version__, "settings": settings, "judgements": judgements}
