@@ -208,9 +208,10 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             signs = np.sign(self.restarts_["alpha"] - self.restarts_["beta"])
             if len(signs) > 1 and abs(signs.sum()) < len(signs):
                 share = max((signs > 0).mean(), (signs < 0).mean())
+                bias = "; a bias explains such asymmetry as well (bias='object')" if self.bias == "none" else ""
                 out.append(
                     f"restarts disagree on whether α or β is larger ({share:.0%} agree), so the judgements do not "
-                    "tell; a bias explains such asymmetry as well (bias='object')."
+                    f"tell{bias}."
                 )
         return out
 
@@ -251,10 +252,10 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         saved.save(self, folder)
 
-    @staticmethod
-    def load(folder: str | Path) -> TverskySimilarityModel:
+    @classmethod
+    def load(cls, folder: str | Path) -> TverskySimilarityModel:
         """The model that ``save`` wrote to the folder."""
-        return saved.load(folder)
+        return saved.load(cls, folder)
 
     # What follows is for the methods above.
 

@@ -187,7 +187,7 @@ h1, h2 { line-height: 1.2; } h2 { margin-top: 2.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ccc; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
-.wide { overflow-x: auto; } img { max-width: 100%; height: auto; }
+.wide { overflow-x: auto; } img { max-width: min(100%, 40rem); height: auto; }
 .warning { border-left: 4px solid #d55e00; padding: .1rem 1rem; background: #fff6ee; }
 code { background: #f2f2f2; padding: .1rem .3rem; overflow-wrap: anywhere; }
 """

@@ -46,10 +46,8 @@ def save(model: TverskySimilarityModel, folder: str | Path) -> None:
     write_json(folder / SETTINGS, about)
 
 
-def load(folder: str | Path) -> TverskySimilarityModel:
+def load(make: type[TverskySimilarityModel], folder: str | Path) -> TverskySimilarityModel:
     """The model that ``save`` wrote to the folder, with what it was fitted to."""
-    from .model import TverskySimilarityModel
-
     folder = Path(folder)
     try:
         about, tensors = read_json(folder / SETTINGS), tensors_of((folder / NUMBERS).read_bytes())
@@ -60,7 +58,7 @@ def load(folder: str | Path) -> TverskySimilarityModel:
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
         settings: dict[str, Any] = about["settings"] | {name: t.numpy() for name, t in parts["given"].items()}
-        model = TverskySimilarityModel(**settings)
+        model = make(**settings)
         cells: dict[str, Any] = {name: t.numpy() for name, t in parts["said"].items()}
         judged: dict[str, Any] = about["judgements"]
         said = Judgements(**judged | {"objects": tuple(judged["objects"])}, **cells)
@@ -77,7 +75,7 @@ def load(folder: str | Path) -> TverskySimilarityModel:
 def fitted_in(folder: Path, model: TverskySimilarityModel, said: Judgements) -> TverskySimilarityModel | None:
     """The model in the folder if it was fitted to these judgements with these settings by this version, or None."""
     try:
-        there, about = load(folder), read_json(folder / SETTINGS)
+        there, about = load(type(model), folder), read_json(folder / SETTINGS)
     except (NoModel, ValueError):
         return None
     same = about["similitude"] == __version__ and _same(vars(there.judgements_), vars(said))
