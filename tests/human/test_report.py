@@ -142,6 +142,11 @@ def test_another_table_in_the_same_folder_is_fitted_anew(said, tmp_path):
     said.write_text(CSVS["confusions"].replace(f"{SHARES[0, 0]:.3f}", "0.999", 1))
     assert "already" not in invoke(*ask).output
     assert (out / "predicted.csv").read_bytes() != first
+    # Figures of judgements with a direction do not stay beside those without one.
+    said.write_text(CSVS["similarities"])
+    assert (out / "directions.png").exists()
+    assert invoke(said, "--kind", "similarities", "--out", out, *QUICK).exit_code == 0
+    assert not (out / "directions.png").exists()
 
 
 def test_given_features_keep_their_names(said, tmp_path):

@@ -23,7 +23,7 @@ def test_a_square_table_keeps_names_shares_and_empty_cells(tmp_path):
     assert set(said.answers) == {20}
 
 
-@pytest.mark.parametrize("change", [("\n", "\r\n"), (",", "\t"), ("said,", "\ufeffsaid,"), ("0.2", " 0.2 ")])
+@pytest.mark.parametrize("change", [("\n", "\r\n"), (",", "\t"), ("0.2", " 0.2 ")])
 def test_a_table_is_the_same_however_it_was_exported(tmp_path, change):
     plain = read_csv(written(tmp_path, SQUARE), "similarities")
     other = read_csv(written(tmp_path, SQUARE.replace(*change)), "similarities")
@@ -46,7 +46,7 @@ def test_identification_is_answered_row_by_row(tmp_path):
 
 
 def test_lists_are_read_by_the_names_of_their_columns(tmp_path):
-    said = read_csv(written(tmp_path, "value,second,first,rater\n3,b,a,ann\n4,c,a,bob\n,c,b,bob\n"), "ratings")
+    said = read_csv(written(tmp_path, "\ufeffvalue,second,first,rater\n3,b,a,ann\n4,c,a,bob\n,c,b,bob\n"), "ratings")
     assert [said.objects[i] for i in said.first] == ["a", "a"]
     assert [said.objects[i] for i in said.second] == ["b", "c"]
     assert list(said.value) == [3, 4]
