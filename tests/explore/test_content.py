@@ -14,9 +14,10 @@ from similitude import FeatureBank, TverskyProjection
 from similitude.explore import explore
 from similitude.explore.beside import beside, partners
 from similitude.explore.content import content, content_of_words
-from similitude.explore.page import bundle, files, read, safe_json, whole_page
+from similitude.explore.page import bundle, files, read, whole_page
 from similitude.explore.pictures import SIDE, of_images, of_weights, png
 from similitude.interpret.sets import Universe
+from similitude.page import safe_json
 from similitude.shares import measures
 
 
