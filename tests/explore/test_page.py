@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,6 +135,14 @@ def test_every_screen_is_shown_from_a_file(pages, visit, name, size):
         assert page.locator("main b, main i").count() == 0
 
 
+def test_the_page_of_the_docs_shows_every_screen(visit):
+    with visit((Path(__file__).parents[2] / "docs" / "explore" / "digits.html").as_uri()) as page:
+        assert "500 of 1,000 examples" in page.locator("footer").inner_text()
+        for screen in SCREENS + ANSWERING:
+            go(page, screen.replace("NAMES", "7%20%26%209"))
+            looks(page)
+
+
 def test_every_screen_is_shown_by_a_server(served, visit):
     address, _ = served
     with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
@@ -199,12 +208,14 @@ def test_a_set_has_the_graph_of_the_fields_of_its_names(pages, visit):
         page.locator("#expression").fill("good & bad - '<b>bold</b>'")
         page.wait_for_selector("canvas.graph")
         listed = page.locator(".fields li").all_inner_texts()
-        shown = [(f"{' & '.join(f.members)}{''.join(f' - {o}' for o in f.others)}", len(f.features)) for f in graph.fields]
-        assert [text.strip() for text in listed] == [f"{expression} {n}" for expression, n in shown]
+        sizes = [len(f.features) for f in graph.fields]
+        expressions = [" - ".join([" & ".join(f.members), *f.others]) for f in graph.fields]
+        assert [text.strip() for text in listed] == [f"{e} {n}" for e, n in zip(expressions, sizes, strict=True)]
         # It is drawn, and pointing at a node says what it is.
         painted = """() => {
-          const c = document.querySelector("canvas.graph"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height);
-          return d.data.filter((v, i) => i % 4 === 3 && v > 0).length;
+          const c = document.querySelector("canvas.graph");
+          const { data } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
+          return data.filter((v, i) => i % 4 === 3 && v > 0).length;
         }"""
         before = page.evaluate(painted)
         assert before > 1000
@@ -214,7 +225,7 @@ def test_a_set_has_the_graph_of_the_fields_of_its_names(pages, visit):
         page.locator("canvas.graph").hover(position={"x": box["width"] / 2, "y": box["height"] / 2 + scale})
         assert page.locator(".tip").inner_text() == "bad"
         page.locator(".fields a").nth(1).click()
-        page.wait_for_selector(f"#size:text('{shown[1][1]} of 16 features')")
+        page.wait_for_selector(f"#size:text('{sizes[1]} of 16 features')")
         assert page.locator("main b").count() == 0
 
 

@@ -56,7 +56,7 @@ export function sets(model, text) {
       if (mine !== asked) return null;
       answer.replaceChildren(...field(model, found));
       const graph = await fieldsCard(model, found.sizes.map(([name]) => [name, vocabulary(model).get(name)]));
-      if (mine === asked && graph) answer.append(graph);
+      if (mine === asked && graph) answer.append(h("div", { class: "cards after" }, graph));
     } catch (error) {
       if (mine !== asked) return null;
       if (!(error instanceof ExpressionError)) throw error;
