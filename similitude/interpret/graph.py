@@ -5,11 +5,9 @@ A field is a distinct intersection: the features that certain tokens have and no
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from .._text import as_html
 from ..files import write_bytes
+from ..page import json_part, one_file
 from .figures.base import TOKEN, distinct_colours, printable, save
 from .layout import force_layout
 from .sets import FeatureSet, Universe
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 # Fields that are printed.
 SHOWN = 20
-PAGE = Path(__file__).with_name("graph.html")
+FILES = resources.files(__name__.rpartition(".")[0]) / "page"
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,12 @@ class FieldGraph:
     def html(self, title: str = "Semantic fields") -> str:
         """The graph as a page to explore: drag, zoom, point, click. The page loads nothing from the network."""
         x, y = self.positions.round(4).T.tolist()
-        content = {"names": self.labels(), "kinds": self.kinds(), "colours": self.colours(), "tops": self.tops()}
-        data = json.dumps({**content, "x": x, "y": y, "edges": self.edges.tolist()}, separators=(",", ":"))
-        for mark in "<>&":
-            # To JSON these are the marks themselves, and to HTML they are not.
-            data = data.replace(mark, f"\\u{ord(mark):04x}")
         names = ", ".join(map(printable, self.tokens))
         label = f"graph of {len(self.features)} features of {names} and the {len(self.fields)} fields that they form"
-        parts = {"title": escape(printable(title)), "label": escape(label), "data": data}
+        nodes = {"names": self.labels(), "kinds": self.kinds(), "colours": self.colours(), "tops": self.tops()}
+        content = {"title": printable(title), "label": label, **nodes, "x": x, "y": y, "edges": self.edges.tolist()}
         # The page's script writes names by textContent and fillText alone, so that none is read as markup.
-        # In one pass, so that nothing within a part is taken for a place of another.
-        return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], PAGE.read_text(encoding="utf-8"))
+        return one_file(FILES, "graph.html", printable(title), [json_part("graph", content)])
 
     def graphml(self) -> bytes:
         """The graph as GraphML, for other programs: name, kind, colour and place of each node."""

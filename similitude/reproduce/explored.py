@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..explore.content import Content, content, content_of_words
+from ..explore.content import OBJECTS, Content, content, content_of_words
 from ..explore.session import Session
 from ..interpret import words
 from ..models.data_domain import DataDomain
@@ -39,7 +39,7 @@ def session_of(
 ) -> Session:
     """A session on what the source holds; the arguments are those of the command."""
     if source == DEMO:
-        return _demo(names)
+        return demo_session(names)
     folder = Path(source).expanduser()
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
@@ -61,8 +61,8 @@ def session_of_digits(model: nn.Module, x: Tensor, y: Tensor, title: str, names:
     return Session(make, model.eval(), bank, edited=edited, inputs=vectors, labels=y, names_file=names)
 
 
-def _demo(names: Path | None) -> Session:
-    """The demo's layer and its test digits."""
+def demo_session(names: Path | None = None, examples: int = OBJECTS) -> Session:
+    """The demo's layer, which is trained first, and its test digits; the page holds as many of them as ``examples``."""
     config = demo.Config()
     digits = demo.load_digits(config.seed)
     layer = demo.tversky(digits, config)
@@ -71,7 +71,7 @@ def _demo(names: Path | None) -> Session:
     images = digits.restored(x).clamp(0, 1).reshape(-1, demo.SIDE, demo.SIDE)
 
     def make() -> Content:
-        return content(layer, x, y, classes=DIGITS, images=images, title="MNIST digits")
+        return content(layer, x, y, classes=DIGITS, images=images, title="MNIST digits", objects=examples)
 
     return Session(make, layer.eval(), layer.features, edited=layer, inputs=x, labels=y, names_file=names)
 

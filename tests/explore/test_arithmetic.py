@@ -11,6 +11,7 @@ from similitude.explain import decision, explain, pair
 from similitude.explore.page import read
 from similitude.form import DIFFERENCES, INTERSECTIONS, LEVELS, MODELS
 from similitude.interpret.expression import ExpressionError, evaluate
+from similitude.interpret.graph import field_graph
 from similitude.interpret.sets import Universe
 from similitude.shares import measures
 
@@ -245,3 +246,17 @@ def test_expressions_and_their_errors_are_those_of_python(module):
     ]
     assert wrong[:3] == []
     assert sum(isinstance(expected(text)[0], int) for text in texts) > 100
+
+
+@pytest.mark.parametrize("top", [3, 20])
+def test_fields_are_those_of_the_graph_of_fields(module, top):
+    torch.manual_seed(0)
+    rows = torch.randn(5, 40)
+    rows[2] = rows[1]  # fields of equal size in pairs, and measures that are equal
+    rows[3].round_()
+    graph = field_graph("abcde", rows, top)
+    code = "return m.fieldsOf(argument[0].map((row) => Float32Array.from(row)), argument[1])"
+    found = module("arithmetic.js", code, [rows.tolist(), top])
+    ours = [(tuple(n for n, one in zip("abcde", f["has"], strict=True) if one), tuple(f["features"])) for f in found]
+    assert ours == [(f.members, f.features) for f in graph.fields]
+    assert len(ours) > 5

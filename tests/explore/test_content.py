@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +16,13 @@ from similitude import FeatureBank, TverskyProjection
 from similitude.explore import explore
 from similitude.explore.beside import beside, partners
 from similitude.explore.content import content, content_of_words
-from similitude.explore.page import bundle, files, read, safe_json, whole_page
+from similitude.explore.page import bundle, files, read, whole_page
 from similitude.explore.pictures import SIDE, of_images, of_weights, png
 from similitude.interpret.sets import Universe
+from similitude.page import safe_json
 from similitude.shares import measures
+
+DOCS = Path(__file__).parents[2] / "docs" / "explore"
 
 
 def layer(**more):
@@ -157,6 +162,14 @@ def test_every_module_is_in_the_page_that_is_one_file():
             assert script.index(f'modules["{other}"] = ') < script.index(f'modules["{name}"] = ')
     assert "import {" not in script
     assert not re.search(r"^export ", script, re.MULTILINE)
+
+
+def test_the_page_of_the_docs_is_small_and_as_the_package_makes_it():
+    made = runpy.run_path(str(DOCS / "make.py"))
+    page = (DOCS / "digits.html").read_text(encoding="utf-8")
+    assert len(page.encode()) < 2.5e6
+    assert len(made["DATA"].findall(page)) > 10
+    assert made["renewed"](page) == page, "make it again: python docs/explore/make.py --page"
 
 
 def test_features_are_matched_with_those_that_the_same_examples_have():

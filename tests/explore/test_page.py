@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from similitude.explain import decision, explain, pair
 from similitude.explore import explore
 from similitude.explore.content import content
 from similitude.explore.session import Session
+from similitude.interpret.graph import field_graph
 from similitude.interpret.sets import Universe
 from similitude.models.data_domain import DataDomain
 from similitude.reproduce.data.made_up import synthetic_digits
@@ -133,6 +135,14 @@ def test_every_screen_is_shown_from_a_file(pages, visit, name, size):
         assert page.locator("main b, main i").count() == 0
 
 
+def test_the_page_of_the_docs_shows_every_screen(visit):
+    with visit((Path(__file__).parents[2] / "docs" / "explore" / "digits.html").as_uri()) as page:
+        assert "500 of 1,000 examples" in page.locator("footer").inner_text()
+        for screen in SCREENS + ANSWERING:
+            go(page, screen.replace("NAMES", "7%20%26%209"))
+            looks(page)
+
+
 def test_every_screen_is_shown_by_a_server(served, visit):
     address, _ = served
     with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
@@ -188,6 +198,54 @@ def test_sets_are_those_of_python(pages, visit):
             assert page.locator("#size").inner_text().startswith(f"{len(u(text))} of 16 features")
             shown = page.locator(".tile .caption").all_inner_texts()
             assert [number(t) for t in shown] == pytest.approx([s for _, s in u(text).rank(60)], abs=0.006)
+
+
+def test_a_set_has_the_graph_of_the_fields_of_its_names(pages, visit):
+    u = words()
+    graph = field_graph(["good", "bad", "<b>bold</b>"], u)
+    with visit(pages["words"]) as page:
+        go(page, "sets")
+        page.locator("#expression").fill("good & bad - '<b>bold</b>'")
+        page.wait_for_selector("canvas.graph")
+        listed = page.locator(".fields li").all_inner_texts()
+        sizes = [len(f.features) for f in graph.fields]
+        expressions = [" - ".join([" & ".join(f.members), *f.others]) for f in graph.fields]
+        assert [text.strip() for text in listed] == [f"{e} {n}" for e, n in zip(expressions, sizes, strict=True)]
+        # It is drawn, and pointing at a node says what it is.
+        painted = """() => {
+          const c = document.querySelector("canvas.graph");
+          const { data } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
+          return data.filter((v, i) => i % 4 === 3 && v > 0).length;
+        }"""
+        before = page.evaluate(painted)
+        assert before > 1000
+        box = page.locator("canvas.graph").bounding_box()
+        scale = min(box["width"], box["height"]) / 2.6
+        # Three objects: the second is at the bottom.
+        page.locator("canvas.graph").hover(position={"x": box["width"] / 2, "y": box["height"] / 2 + scale})
+        assert page.locator(".tip").inner_text() == "bad"
+        page.locator(".fields a").nth(1).click()
+        page.wait_for_selector(f"#size:text('{sizes[1]} of 16 features')")
+        assert page.locator("main b").count() == 0
+
+
+def test_the_page_of_a_graph_runs_under_its_policy(visit, tmp_path):
+    graph = field_graph(["good", "bad", "worse", "<b>bold</b>"], words())
+    graph.save(tmp_path / "graph.html", "Words & <i>fields</i>")
+    for size in ((1280, 800, "light"), (390, 844, "dark")):
+        with visit((tmp_path / "graph.html").as_uri(), *size) as page:
+            assert page.title() == page.locator("h1").inner_text() == "Words & <i>fields</i>"
+            buttons = page.locator("#list button")
+            assert buttons.count() == 4 + len(graph.fields)
+            assert buttons.nth(3).inner_text() == "<b>bold</b>"
+            buttons.nth(0).click()
+            assert buttons.nth(0).get_attribute("aria-pressed") == "true"
+            page.keyboard.press("Escape")
+            assert page.locator("[aria-pressed=true]").count() == 0
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            # The theme is that of all pages.
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert paper == {"light": "rgb(251, 250, 248)", "dark": "rgb(22, 24, 27)"}[size[2]]
 
 
 def test_two_models_are_compared_by_their_answers(pages, visit):

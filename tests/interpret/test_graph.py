@@ -222,22 +222,29 @@ def test_the_script_of_the_page_runs(nasty, tmp_path):
     reader.feed(nasty.html())
     stub = """
 const made = () => ({style: {}, append() {}, set textContent(t) {}, clientWidth: 800, clientHeight: 600,
+  setAttribute(name, value) { this[name] = value; }, dataset: {},
   getContext: () => new Proxy({}, {get: () => () => {}, set: () => true}), setPointerCapture() {},
   getBoundingClientRect: () => ({left: 0, top: 0})});
 const board = made(), buttons = [];
 globalThis.window = globalThis;
-globalThis.document = {getElementById: id => id === "graph" ? {textContent: DATA} : made(),
-  querySelector: () => board, createElement: kind => { const m = made(); if (kind === "button") buttons.push(m);
+globalThis.matchMedia = () => ({addEventListener() {}});
+globalThis.getComputedStyle = () => ({getPropertyValue: () => "#000"});
+globalThis.document = {getElementById: id => id === "graph" ? {textContent: DATA} : id === "canvas" ? board : made(),
+  documentElement: made(), createElement: kind => { const m = made(); if (kind === "button") buttons.push(m);
   return m; }};
 """
     try_it = """
+const {g, shown} = modules["main.js"], canvas = board;
+const px = i => shown.place(i)[0], py = i => shown.place(i)[1];
 buttons[0].onclick();
-if (chosen !== 0 || lit.size < 3 || [...lit].some(i => g.kinds[i] === "token" && i !== 0)) throw Error("token");
+if (shown.chosen() !== 0 || shown.lit().size < 3) throw Error("token");
+if ([...shown.lit()].some(i => g.kinds[i] === "token" && i !== 0)) throw Error("token");
+if (buttons[0]["aria-pressed"] !== "true" || buttons[1]["aria-pressed"] !== "false") throw Error("pressed");
 window.onkeydown({key: "Escape"});
-if (chosen !== -1) throw Error("escape");
+if (shown.chosen() !== -1) throw Error("escape");
 const at = {clientX: px(1), clientY: py(1), pointerId: 1};
 canvas.onpointerdown(at); canvas.onpointerup(at);
-if (chosen !== 1) throw Error("click");
+if (shown.chosen() !== 1) throw Error("click");
 const before = [px(2), py(2)];
 canvas.onwheel({preventDefault() {}, clientX: px(2), clientY: py(2), deltaY: -300});
 if (Math.abs(px(2) - before[0]) > 1e-6 || Math.abs(py(2) - before[1]) > 1e-6) throw Error("zoom");

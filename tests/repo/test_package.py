@@ -45,6 +45,7 @@ LAYERS = [
     "distributed",
     "models",
     "convert",
+    "page",
     "interpret",
     "export",
     "tabular",

@@ -128,3 +128,24 @@ export function total(values) {
   for (const value of values) sum += value;
   return sum;
 }
+
+// The fields of some objects, as Python's field_graph: features that the same of them have, among the strongest `top` of
+// each. Returns [{has, features}], the largest first; among equals, that of the earlier objects.
+export function fieldsOf(rows, top) {
+  const having = new Map();
+  rows.forEach((row, t) => {
+    for (const k of descending(row).slice(0, top)) {
+      if (!(row[k] > 0)) continue;
+      if (!having.has(k)) having.set(k, rows.map(() => 0));
+      having.get(k)[t] = 1;
+    }
+  });
+  const fields = new Map();
+  for (const k of [...having.keys()].sort((i, j) => i - j)) {
+    const key = having.get(k).join("");
+    if (!fields.has(key)) fields.set(key, { has: having.get(k), features: [] });
+    fields.get(key).features.push(k);
+  }
+  const found = [...fields.entries()].sort(([a, x], [b, y]) => y.features.length - x.features.length || (a < b ? 1 : -1));
+  return found.map(([, field]) => field);
+}

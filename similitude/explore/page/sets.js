@@ -2,6 +2,7 @@
 
 import { keepAddress } from "./address.js";
 import { ExpressionError, tokensOf } from "./expression.js";
+import { fieldsCard } from "./fields.js";
 import { completions, fieldOf, isHeld, objectName, vocabulary } from "./model.js";
 import { barList, card, exampleTile, featureLink, h, percent, pictureOf, plain, strip, whole } from "./parts.js";
 
@@ -52,7 +53,10 @@ export function sets(model, text) {
     const mine = ++asked;
     try {
       const found = await fieldOf(model, wanted);
-      if (mine === asked) answer.replaceChildren(...field(model, found));
+      if (mine !== asked) return null;
+      answer.replaceChildren(...field(model, found));
+      const graph = await fieldsCard(model, found.sizes.map(([name]) => [name, vocabulary(model).get(name)]));
+      if (mine === asked && graph) answer.append(h("div", { class: "cards after" }, graph));
     } catch (error) {
       if (mine !== asked) return null;
       if (!(error instanceof ExpressionError)) throw error;

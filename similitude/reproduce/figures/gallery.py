@@ -12,10 +12,13 @@ from string import Template
 
 from ...files import read_json, remove_empty, write_text
 from ...interpret.figures.base import save
+from ...page import one_file
 from .. import EXPERIMENTS, find
 from ..record import RunError, check_whole, make_writable, result_of_now
 from ..results import origin, unknown_settings
 from .runs import Made, Missing, Progress, Run
+
+FILES = resources.files(__name__.rpartition(".")[0])
 
 
 def kinds() -> dict[str, Callable[[list[Run], Progress], Made]]:
@@ -97,7 +100,7 @@ def _read(path: Path) -> dict:
 def page(drawn: list[dict[str, str]], missing: list[Missing], runs: list[Run], out: Path) -> str:
     """gallery.html with the figures' name, title, alt and PNG from ``out``: one file, with all images in it."""
     contents = (base64.b64encode((out / f"{row['name']}.png").read_bytes()).decode() for row in drawn)
-    filled = resources.files(__name__.rpartition(".")[0]).joinpath("gallery.html").read_text(encoding="utf-8")
+    filled = one_file(FILES, "gallery.html", "similitude gallery")
     filled = _each(filled, "figures", ({**row, "content": content} for row, content in zip(drawn, contents)))
     filled = _each(filled, "missing", (item._asdict() for item in missing))
     filled = _kept(filled, "not-made", bool(missing))
