@@ -91,7 +91,13 @@ def speed(rows: list[dict]) -> str:
 
 def cpu(rows: Sequence[dict]) -> str:
     """Each ratio on the CPU, beside the most that it may be."""
-    lines = ["| on one core of a CPU | measured | at most |", "|---|--:|--:|"]
+    lines = [
+        'Processor time of one core as ratios in one run, forward and backward unless "eval" is said. "Bare products"',
+        "are the matrix products of such a step, nothing else. `python -m benchmarks --check` measures them again.",
+        "",
+        "| on one core of a CPU | measured | at most |",
+        "|---|--:|--:|",
+    ]
     lines += [f"| {row['what']} | {row['measured']} | {row['at_most']} |" for row in rows]
     return "\n".join([*lines, "", f"Measured on {_origin(rows)}"])
 

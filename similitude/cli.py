@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from . import __version__, _starting
 from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
 from .reproduce.explore import explore
+from .reproduce.fit import fit
 
 if TYPE_CHECKING:
     import typer
@@ -41,7 +42,7 @@ def make_app() -> typer.Typer:
         rich_markup_mode="markdown",  # joins the lines of a docstring
     )
     app.callback()(common)
-    for command in (demo, reproduce, table, gallery, explore, fields, doctor):
+    for command in (demo, reproduce, table, gallery, explore, fit, fields, doctor):
         app.command()(command)
     return app
 

@@ -42,18 +42,19 @@ SLOWING = 10
 class TverskyClassifier(ClassifierMixin, BaseEstimator):
     """A scikit-learn classifier: each class is a prototype, and a row belongs to the most similar one.
 
-    Rows are standardised. Rows and prototypes get a constant 1 beside their columns, so that a feature can have a
-    threshold. Prototypes start at the means of their classes, features at random directions, and α, β, θ such that the
-    similarities of a row to the classes have a standard deviation of about 1. The ratio model keeps α = β = 0.5 and has
-    no weight decay.
+    Rows are standardised. Each feature has a threshold; after a random start it is the weight of a constant 1 beside
+    the columns of rows and prototypes. Prototypes start at the means of their classes, half of the features at
+    directions that the rows cluster around, and α, β, θ such that the similarities of a row to the classes have a
+    standard deviation of about 1. The ratio model keeps α = β = 0.5 and has no weight decay.
 
     Args:
         num_features: K, the number of features.
         prototypes_per_class: Number of prototypes of each class, which start at the means of its clusters.
         pooling: Similarity to a class of several prototypes: "max" is that to the most similar one, "logsumexp" counts
             all.
-        start: Where features start: "random" directions, or directions that the rows cluster around, "k-means", each
-            with a threshold. Rows that are all equal have random ones.
+        start: Where features start: "k-means", directions that the rows cluster around, each with a threshold; "random"
+            directions; or "mixed", half from k-means, half random ones with their opposites, of which each row has one.
+            Rows that are all equal have random ones; so have those that lack a class, unless "k-means" is asked for.
         presence: Fraction of the rows that has each feature at a start from k-means.
         bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.
@@ -78,8 +79,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The classes, in the order of prototypes.
-        start_: Where the features started, "k-means" or "random".
-        presence_: Fraction of the rows that had each feature at the start; None at a random one.
+        start_: Where the features started, "mixed", "k-means" or "random".
+        presence_: Fraction of the rows that had each feature from k-means at the start; None at a random one.
         prototypes_: ``(classes × prototypes_per_class, columns)``, in the units of X; those of a class are neighbours.
         features_: ``(features, columns)``, in the units of X. The measures of X are ``X @ features_.T - thresholds_``.
         thresholds_: ``(features,)``.
@@ -101,7 +102,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         *,
         prototypes_per_class: int = 1,
         pooling: str = "max",
-        start: str = "random",
+        start: str = "mixed",
         presence: float = 0.1,
         bank_rate: float = 1.0,
         intersection: str = "product",
@@ -164,7 +165,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             rows = ~tabular.held_out(X, targets, self.validation_fraction, random)
         self.classes_, self.scaler_, self._random = classes, StandardScaler(), random
         tabular.measure(self.scaler_, X[rows], weights[rows])
-        self._choose_start(X[rows])
+        self._choose_start(X[rows], targets[rows])
         batch = self._batch(X[rows], targets[rows], weights[rows])
         if self.early_stopping:
             held = self._batch(X[~rows], targets[~rows], weights[~rows])
@@ -204,7 +205,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             X, weights = (a.astype(self.prototypes_.dtype, copy=False) for a in (X, weights))
         tabular.measure(self.scaler_, X, weights)
         if first:
-            self._choose_start(X)
+            self._choose_start(X, y)
         batch = self._batch(X, np.searchsorted(self.classes_, y), weights)
         with fitting.threads(self.batch_size * self.num_features * X.shape[1]):
             if first:
@@ -330,12 +331,12 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         fitted = {"start_": "random", "presence_": None, "pooling_": ClassPooling()} if "layer_" in state else {}
         super().__setstate__({**BEFORE, **fitted, **state})
 
-    def _choose_start(self, X: np.ndarray) -> None:
-        """``start_``; rows that are all equal cluster nowhere."""
-        self.start_: str = self.start if (X[0] != X).any() else "random"
+    def _choose_start(self, X: np.ndarray, y: np.ndarray) -> None:
+        """``start_``; rows that are all equal cluster nowhere, and those of some classes say nothing of the others."""
+        lacking = self.start == "mixed" and len(np.unique(y)) < len(self.classes_)
+        self.start_: str = self.start if (X[0] != X).any() and not lacking else "random"
         if self.verbose:
-            presence = f" and a presence of {self.presence:g}" if self.start_ == "k-means" else ""
-            print(f"starts from {self.start_} directions{presence}")
+            print(tabular.told_start(self.start_, self.presence))
 
     def _objects(self, X: np.ndarray) -> Tensor:
         z = torch.from_numpy(np.asarray(self.scaler_.transform(X), dtype=X.dtype))
@@ -356,7 +357,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     def _start(self, x: Tensor, targets: Tensor, weights: Tensor) -> None:
         """``layer_``, ``pooling_`` and ``gain_`` with their starting values."""
         K, D, each = int(self.num_features), x.shape[1], int(self.prototypes_per_class)
-        clustered = self.start_ == "k-means"
+        clustered = self.start_ != "random"
         options: dict[str, Any] = {
             # Constants start from the data here, and are steps of an optimiser of our own.
             "init": "unit",
@@ -371,7 +372,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             layer = TverskyProjection(
                 D, len(self.classes_) * each, K, bias=True, device=x.device, dtype=x.dtype, **options
             )
-            self.gain_ = fitting.start(layer, each, x, targets, weights, self._random)
+            self.gain_ = fitting.start(layer, each, x, targets, weights, self._random, tabular.STARTS[self.start_])
         self._moments, self.n_iter_ = {}, 0
         self.presence_: float | None = options["presence"]
         self.layer_: TverskyProjection = layer

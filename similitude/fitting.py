@@ -46,6 +46,7 @@ def start(
     targets: Tensor,
     weights: Tensor,
     random: np.random.RandomState,
+    mixed: float = 0.0,
 ) -> float:
     """The gain of the similarities, after the layer has got its starting values.
 
@@ -56,6 +57,7 @@ def start(
         targets: Their classes, ``[N]``.
         weights: Their weights, ``[N]``.
         random: Draws directions, or where k-means begins.
+        mixed: Fraction of a bank with thresholds that starts from random directions and their opposites, cut at 0.
     """
     K, D = layer.features.weight.shape
     width = max(len(layer.prototypes), K)
@@ -68,7 +70,10 @@ def start(
     else:
         torch.manual_seed(random.randint(2**31))
         layer.init = "calibrated"  # to the rows, and to no others before
-        init_from_data(layer, x, start="k-means")
+        # A bias would be set from a table of many rows by all prototypes; it is set below, part by part.
+        bias, layer.bias = layer.bias, None
+        init_from_data(layer, x, start="k-means", mixed=mixed)
+        layer.bias = bias
     assert layer.bias is not None
     layer.bias.zero_()
     spread = _spread(layer, x, weights)

@@ -15,8 +15,8 @@ from .pooling import POOLINGS
 
 # Values whose squares are still numbers.
 LARGEST = 1e150
-# Where a bank starts: directions that the rows cluster around, with thresholds, or random ones.
-STARTS = ("k-means", "random")
+# Where a bank starts: the fraction of its features that starts from random directions.
+STARTS = {"mixed": 0.5, "k-means": 0.0, "random": 1.0}
 
 
 def check_device(device: object) -> None:
@@ -97,7 +97,7 @@ def check_settings(given: Any) -> None:
     """Raises on the first setting of a classifier that it cannot fit with."""
     Form.of(given.intersection, given.difference, given.level, given.model)
     check_device(given.device)
-    check_choice("start", given.start, STARTS)
+    check_choice("start", given.start, tuple(STARTS))
     check_choice("pooling", given.pooling, POOLINGS)
     for name in ("num_features", "batch_size", "n_iter_no_change", "prototypes_per_class", "max_iter"):
         value = getattr(given, name)
@@ -118,6 +118,12 @@ def check_settings(given: Any) -> None:
         # NaN holds nowhere; a whole number may be beyond any float.
         if not isinstance(value, Real) or isinstance(value, bool) or not (holds(value) and value <= LARGEST):
             raise ValueError(f"{name} must be a number {words}; got {value!r}.")
+
+
+def told_start(start: str, presence: float) -> str:
+    """Where features start, for a fit that says it."""
+    directions = {"mixed": "k-means directions, half of them, and random ones, half"}.get(start, f"{start} directions")
+    return f"starts from {directions}" + (f", and a presence of {presence:g}" if start != "random" else "")
 
 
 def by_columns(directions: np.ndarray, columns: np.ndarray) -> list[str]:

@@ -2,14 +2,17 @@
 
 from .judgements import Judgements, confusions, directed, rankings, ratings, similarities, triplets
 from .model import TverskySimilarityModel
+from .sheets import morse, read_csv
 
 __all__ = [
     "Judgements",
     "TverskySimilarityModel",
     "confusions",
     "directed",
+    "morse",
     "rankings",
     "ratings",
+    "read_csv",
     "similarities",
     "triplets",
 ]

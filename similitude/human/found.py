@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..ops import reference
-from .fitting import fit, pair_scores
+from .fitting import Told, fit, pair_scores, predict
 from .judgements import Array, Judgements
 
 if TYPE_CHECKING:
@@ -60,12 +60,14 @@ class Summary:
     judgements: str
     parameters: int
     warnings: list[str]
+    ordered: bool = True  # whether α and β are two numbers
 
     def __str__(self) -> str:
         lines = [f"{self.judgements}; {self.parameters} parameters"]
         for name, (value, low, high) in self.constants.items():
             lines.append(f"  {name:8s} {value:8.3f}   95 % of resampled fits: {low:.3f} to {high:.3f}")
-        lines.append(f"  α > β in {self.agree:.0%} of resampled fits")
+        if self.ordered:
+            lines.append(f"  α > β in {self.agree:.0%} of resampled fits")
         return "\n".join([*lines, *(f"  ! {sentence}" for sentence in self.warnings)])
 
 
@@ -87,7 +89,14 @@ def summarise(
     sentences = model.warnings()
     if "beta" in p and 0.025 < agree < 0.975 and not any("α" in sentence for sentence in sentences):
         sentences.append(f"α > β in {agree:.0%} of resampled fits, so the judgements do not tell which is larger.")
-    return Summary(constants, agree, repr(said), model.family_.parameters(len(said.objects)), sentences)
+    return Summary(constants, agree, repr(said), model.family_.parameters(len(said.objects)), sentences, "beta" in p)
+
+
+def answered(model: TverskySimilarityModel, said: Judgements) -> tuple[Array, Array]:
+    """What was said of each cell, and what the model expects: shares, or ratings."""
+    if said.kind != "choice":
+        return said.value, model.predict(np.stack([said.first, said.second], 1))
+    return said.value / said.answers, predict(model.family_, model.fitted_, said, Told.of(said))
 
 
 def _interval(values: Array) -> tuple[float, float]:

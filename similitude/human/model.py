@@ -6,6 +6,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from torch import Tensor
 from .. import form as forms
 from ..bank import FeatureBank
 from ..nn import TverskySimilarity
-from . import families, folds
+from . import families, folds, saved
 from .families import Family, Params, with_bias
-from .fitting import Told, expected, fit, pair_scores
-from .found import Contrasted, Found, Summary, contrasted, summarise
+from .fitting import Fitted, Told, expected, fit, pair_scores
+from .found import Contrasted, Found, Summary, answered, contrasted, summarise
 from .judgements import Array, Judgements, ratings
 from .rivals import Comparison, candidates, compare
 
@@ -122,9 +123,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         family = self._family(said)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         train, held = folds.holdout(said, self.validation_fraction, seed)
-        self.judgements_, self.family_, self.names_ = said, family, said.objects
-        self.fitted_ = fit(family, said, train, held, seed=seed, **self._settings())
-        self._read()
+        self._take(said, fit(family, said, train, held, seed=seed, **self._settings()))
         for sentence in self.warnings():
             warnings.warn(sentence, UserWarning, stacklevel=2)
         return self
@@ -144,11 +143,12 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         return answers.reshape(N, N) if X is None else answers
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R² of the predictions of ``X``: judgements, or pairs and what was said."""
+        """R² of the predictions of ``X``: judgements, or pairs and what was said; of choices, R² of their shares."""
+        check_is_fitted(self)
         said = self._judgements(X, y, sample_weight, known=True)
-        pairs = np.stack([said.first, said.second], 1)
-        error = np.average((said.value - self.predict(pairs)) ** 2, weights=said.answers)
-        spread = np.average((said.value - np.average(said.value, weights=said.answers)) ** 2, weights=said.answers)
+        value, guess = answered(self, said)
+        error = np.average((value - guess) ** 2, weights=said.answers)
+        spread = np.average((value - np.average(value, weights=said.answers)) ** 2, weights=said.answers)
         return float(1 - error / spread) if spread > 0 else math.nan
 
     def compare(
@@ -163,6 +163,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         dims: Sequence[int] = (3, 5),
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
+        folder: Path | None = None,
     ) -> Comparison:
         """This model and its rivals, fitted to the same folds of the judgements: one table of what each predicts.
 
@@ -177,6 +178,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             dims: Dimensions of the rivals, from which held-out judgements choose.
             seed: Seed of folds and starts.
             progress: Is told how many models of how many are done.
+            folder: Keeps each model's row as soon as it is done, so that the same call goes on where it stopped.
         """
         said = self._judgements(self.judgements_ if judgements is None else judgements, None, None)
         ours = self._family(said)
@@ -185,7 +187,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             models.append(("Tversky + one bias", [with_bias(ours, "object")]))
         models += list(candidates(rivals, dims))
         settings = {**self._settings(), "restarts": restarts, "progress": None, "l2": None}
-        return compare(models, said, folds, k, repeats, seed=seed, **settings | {"progress": progress})
+        return compare(
+            models, said, folds, k, repeats, seed=seed, **settings | {"progress": progress, "folder": folder}
+        )
 
     def warnings(self) -> list[str]:
         """What the data cannot say about this fit, a sentence each."""
@@ -204,9 +208,10 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             signs = np.sign(self.restarts_["alpha"] - self.restarts_["beta"])
             if len(signs) > 1 and abs(signs.sum()) < len(signs):
                 share = max((signs > 0).mean(), (signs < 0).mean())
+                bias = "; a bias explains such asymmetry as well (bias='object')" if self.bias == "none" else ""
                 out.append(
                     f"restarts disagree on whether α or β is larger ({share:.0%} agree), so the judgements do not "
-                    "tell; a bias explains such asymmetry as well (bias='object')."
+                    f"tell{bias}."
                 )
         return out
 
@@ -242,7 +247,23 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         first, second = self._pairs([[a, b]])
         return contrasted(self, int(first[0]), int(second[0]), top)
 
+    def save(self, folder: str | Path) -> None:
+        """Writes the fitted model to the folder, as model.safetensors and model.json."""
+        check_is_fitted(self)
+        saved.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TverskySimilarityModel:
+        """The model that ``save`` wrote to the folder."""
+        return saved.load(cls, folder)
+
     # What follows is for the methods above.
+
+    def _take(self, said: Judgements, fitted: Fitted) -> None:
+        """This fit to these judgements, as attributes."""
+        self.judgements_, self.family_, self.names_ = said, self._family(said), said.objects
+        self.fitted_ = fitted
+        self._read()
 
     def _feature_names(self, count: int) -> list[str]:
         return list(self.feature_names) if self.feature_names is not None else [f"feature {k}" for k in range(count)]

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 def bar(what: str) -> Callable[[int, int], None]:
     """A function that is told of progress and shows it on one line of the terminal."""
+    from rich.console import Console
     from rich.progress import Progress
 
-    shown = Progress(transient=True)
+    console = Console(stderr=True)
+    shown = Progress(transient=True, console=console, disable=not console.is_terminal)
     task = shown.add_task(what, total=None)
 
     def progress(done: int, total: int) -> None:

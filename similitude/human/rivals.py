@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from .. import __version__
+from ..files import make_folder, read_json, write_json
 from . import families, folds
-from .families import Family, with_bias
-from .fitting import Fitted, Told, fit, predict
+from .families import Family, Start, with_bias
+from .fitting import Fitted, Told, fit, predict, scores
 from .judgements import Array, Judgements
 
 # Each rival is a list of families, from which the cells that stop a fold's fit choose.
@@ -113,13 +118,25 @@ def compare(
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    folder: Path | None = None,
     **settings: Any,
 ) -> Comparison:
-    """The models, fitted to the same folds. ``settings`` are those of ``fitting.fit``."""
+    """The models, fitted to the same folds. ``settings`` are those of ``fitting.fit``.
+
+    ``folder`` keeps each model's row as soon as it is done; a row of the same judgements and settings is done once.
+    """
     masks = folds.split(said, by, k, repeats, seed)
     total = sum(len(choices) for _, choices in models)
     rows, done = [], 0
     for name, choices in models:
+        path = None if folder is None else folder / f"{name.replace(' ', '_')}.json"
+        key = "" if path is None else _key(said, by, k, repeats, seed, choices, settings)
+        if path is not None and (kept := _kept(path, key)) is not None:
+            rows.append(kept)
+            done += len(choices)
+            if progress is not None:
+                progress(done, total)
+            continue
         started, fits = time.monotonic(), []
         for family in choices:
             fits.append((family, fit(family, said, masks[1], masks[2], seed=seed, **settings)))
@@ -127,7 +144,38 @@ def compare(
             if progress is not None:
                 progress(done, total)
         rows.append(row(name, fits, said, masks, repeats, time.monotonic() - started, bool(settings.get("ordinal"))))
+        if path is not None:
+            make_folder(path.parent)
+            write_json(path, {"key": key, **vars(rows[-1]), "by_fold": rows[-1].by_fold.tolist()})
     return Comparison(rows, by, folds.ceiling(said))
+
+
+def _key(said: Judgements, *settings: Any) -> str:
+    """A digest of the judgements, the settings, and S of each family with random parameters, which tells its form."""
+    digest = hashlib.sha256(__version__.encode())
+    for name, value in vars(said).items():
+        digest.update(f"{name} {value.tobytes() if isinstance(value, np.ndarray) else value!r}".encode())
+    *rest, choices, given = settings
+    digest.update(repr((rest, sorted(given.items()))).encode())
+    for family in choices:
+        random = torch.Generator().manual_seed(0)
+        p = family.start(Start(1, len(said.objects), random, torch.zeros(1)))
+        p = {name: t + torch.randn(t.shape, generator=random) / 10 for name, t in p.items()}
+        with torch.no_grad():
+            digest.update(scores(family, p, said).numpy().tobytes() + repr((family.name, family.l2)).encode())
+    return digest.hexdigest()
+
+
+def _kept(path: Path, key: str) -> Row | None:
+    """The row that the file keeps, or None if it is not there, broken, or of another comparison."""
+    try:
+        content = read_json(path)
+        if content.pop("key") != key:
+            return None
+        lists = {"parameters": tuple(content["parameters"]), "by_fold": np.array(content["by_fold"])}
+        return Row(**{**content, **lists})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def row(

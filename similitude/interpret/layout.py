@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# Radius of the ring of nodes that would end in one place, times the root of their number.
+RING = 2e-3
+
 
 def force_layout(
     edges: np.ndarray,
@@ -51,7 +54,20 @@ def force_layout(
         limit = 0.1 * radius * (1 - turn / iterations) ** 2
         at += force * np.minimum(1.0, limit / np.maximum(np.hypot(force[:, 0], force[:, 1]), 1e-12))[:, None]
     at -= at.mean(0)
+    at = _beside(at / (np.hypot(at[:, 0], at[:, 1]).max() or 1.0))
     return at / (np.hypot(at[:, 0], at[:, 1]).max() or 1.0)
+
+
+def _beside(at: np.ndarray) -> np.ndarray:
+    """Nodes with the same edges may end in one place, since the mesh does not push within a cell: they get a ring."""
+    _, spot, count = np.unique(at.round(4), axis=0, return_inverse=True, return_counts=True)
+    spot = spot.ravel()
+    order = np.argsort(spot, kind="stable")
+    turn = np.empty(len(at))
+    turn[order] = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+    angle = 2 * np.pi * turn / count[spot]
+    ring = np.where(count > 1, RING * np.sqrt(count), 0.0)[spot]
+    return at + ring[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def _cells(n: int) -> int:
@@ -59,17 +75,17 @@ def _cells(n: int) -> int:
     return int(2 ** np.clip(np.ceil(np.log2(10 * n) / 2), 4, 9))
 
 
-def _kernel(cells: int) -> np.ndarray:
-    """Fourier transform of d/|d|², as a complex number x + iy, over all distances in cells; 0 at distance 0."""
+def _kernel(cells: int) -> list[np.ndarray]:
+    """Real Fourier transforms of x/|d|² and y/|d|² over all distances d in cells; 0 at distance 0."""
     # Distances from 0 to cells, then from -cells up to 0, as the transform wraps around.
     line = np.fft.fftfreq(2 * cells, 1 / (2 * cells))
     x, y = line[:, None], line[None, :]
     square = x**2 + y**2
     square[0, 0] = 1.0
-    return np.fft.fft2((x + 1j * y) / square)
+    return [np.fft.rfft2(along / square) for along in (x, y)]
 
 
-def _push(at: np.ndarray, mass: np.ndarray, cells: int, kernel: np.ndarray) -> np.ndarray:
+def _push(at: np.ndarray, mass: np.ndarray, cells: int, kernel: list[np.ndarray]) -> np.ndarray:
     """The repulsion of a unit mass at each node, ``[n, 2]``; each node is spread over the four cells around it."""
     low = at.min(0)
     size = max((at - low).max(), 1e-9) / (cells - 1.001)
@@ -77,13 +93,18 @@ def _push(at: np.ndarray, mass: np.ndarray, cells: int, kernel: np.ndarray) -> n
     corner = place.astype(np.int64)
     part = place - corner
     shares = [
-        ((corner[:, 0] + i) * (2 * cells) + corner[:, 1] + j, np.abs(1 - i - part[:, 0]) * np.abs(1 - j - part[:, 1]))
+        ((corner[:, 0] + i) * cells + corner[:, 1] + j, np.abs(1 - i - part[:, 0]) * np.abs(1 - j - part[:, 1]))
         for i in (0, 1)
         for j in (0, 1)
     ]
-    density = np.zeros(4 * cells * cells)
+    density = np.zeros(cells * cells)
     for cell, share in shares:
         density += np.bincount(cell, mass * share, density.size)
-    field = np.fft.ifft2(np.fft.fft2(density.reshape(2 * cells, 2 * cells)) * kernel).ravel() / size
-    felt = np.array([sum(share * part[cell] for cell, share in shares) for part in (field.real, field.imag)])
-    return felt.T.copy()
+    # The transform is twice as wide as the mesh. Of its rows one half is empty before, and is not needed after.
+    rows = np.fft.rfft(density.reshape(cells, cells), 2 * cells, axis=1)
+    spectrum = np.fft.fft(rows, 2 * cells, axis=0)
+    felt = np.empty((len(at), 2))
+    for axis, along in enumerate(kernel):
+        field = np.fft.irfft(np.fft.ifft(spectrum * along, axis=0)[:cells], axis=1)[:, :cells].ravel()
+        felt[:, axis] = sum(share * field[cell] for cell, share in shares) / size
+    return felt

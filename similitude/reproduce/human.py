@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..human import families, rivals
+from ..human import families, morse, rivals
 from ..human.families import Family, with_bias
 from ..human.fitting import fit
 from ..human.judgements import Array, Judgements
@@ -102,7 +102,7 @@ def _tables(config: Config, record: Record) -> list[tuple[str, Judgements, np.nd
         return [("made up", *people.simulated(config.seed))]
     if config.data == "morse":
         record.hashes["morse.csv"] = people.morse_hash()
-        return [("morse", people.morse(), None)]
+        return [("morse", morse(), None)]
     if config.data == "recovery":
         return [(f"table {i + 1}", *people.simulated(config.seed + i)) for i in range(config.repeats)]
     categories, hashes = people.leuven()

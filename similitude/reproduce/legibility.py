@@ -63,7 +63,7 @@ class Config:
             "slow" (the same, its bank at a tenth of the rate), "held" (at its presence), "rebuilt" (held and slow, and
             inputs are to be rebuilt from their features), "mixed" (half k-means, half default), "named" (features from
             examples, fixed, beside k-means). Of tables also "three-max" and "three-logsumexp" (let-go with three
-            prototypes a class, and their pooling).
+            prototypes a class, and their pooling); there "random" is a classifier's ``start``, which trains.
         unit: Whether features return to length 1 after each step.
         presence: Share of the objects that have a feature at the start.
         examples: Objects that have an attribute which its named feature is made from; others are ten times as many.

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 # What TverskyClassifier gets; all else is its default.
 CLASSIFIERS: dict[str, dict[str, Any]] = {
-    "default": {"start": "random"},
+    "random": {"start": "random"},
     "let-go": {"start": "k-means"},
+    "mixed": {"start": "mixed"},
     "slow": {"start": "k-means", "bank_rate": 0.1},
     "three-max": {"start": "k-means", "prototypes_per_class": 3},
     "three-logsumexp": {"start": "k-means", "prototypes_per_class": 3, "pooling": "logsumexp"},
@@ -85,7 +86,7 @@ def _classifier(config: Config, seed: int) -> Any:
 
 
 def shown(rows: list[Row]) -> list[Any]:
-    """Accuracy by table, a column for each classifier; then means, ranks, and tables better and worse than default."""
+    """Accuracy by table, a column for each classifier; then means, ranks, and tables better and worse than random."""
     from rich.table import Table
     from scipy.stats import rankdata
 
@@ -102,12 +103,12 @@ def shown(rows: list[Row]) -> list[Any]:
     out.add_row("mean", *(f"{mean:.2f}" for mean in means.mean(0)))
     ranks = np.array([rankdata(-row.round(2)) for row in means]).mean(0)
     out.add_row("mean rank", *(f"{rank:.2f}" for rank in ranks))
-    usual = labels.index("default") if "default" in labels else None
+    usual = labels.index("random") if "random" in labels else None
     if usual is not None:
         apart = (means - means[:, usual : usual + 1]).round(2)
         cells = (f"{(d > 0).sum()} / {(d < 0).sum()}" for d in apart.T)
-        out.add_row("better / worse than default", *("–" if i == usual else c for i, c in enumerate(cells)))
-        out.add_row("difference from default", *("–" if i == usual else _paired(d) for i, d in enumerate(apart.T)))
+        out.add_row("better / worse than random", *("–" if i == usual else c for i, c in enumerate(cells)))
+        out.add_row("difference from random", *("–" if i == usual else _paired(d) for i, d in enumerate(apart.T)))
     none = [[share for name in names for share in one[name]["featureless"]] for one in found]
     out.add_row("rows without a feature, %", *(f"{np.mean(share):.3f}" if share else "–" for share in none))
     return [out]

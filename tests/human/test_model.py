@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, cross_val_score
 
-from similitude.human import TverskySimilarityModel, confusions, similarities
+from similitude.human import TverskySimilarityModel, confusions, morse, similarities
 from similitude.reproduce.data import people
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -92,6 +92,17 @@ def test_symmetric_judgements_do_not_tell_alpha_from_beta():
     assert model.warnings()
 
 
+@pytest.mark.parametrize(("bias", "advised"), [("none", True), ("object", False)])
+def test_a_bias_is_advised_to_those_who_have_none(bias, advised):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = TverskySimilarityModel(bias=bias, restarts=2, steps=5, random_state=0).fit(morse())
+    model.restarts_ |= {"alpha": np.array([1.0, 2.0]), "beta": np.array([2.0, 1.0])}
+    (sentence,) = (one for one in model.warnings() if "restarts disagree" in one)
+    assert ("bias='object'" in sentence) == advised
+    assert sentence.endswith(".")
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -108,7 +119,7 @@ def test_data_that_cannot_tell_says_so(table, message):
 
 
 def test_a_summary_has_intervals_and_says_what_is_not_told():
-    said = people.morse()
+    said = morse()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = TverskySimilarityModel(bias="object", **QUICK).fit(said)

@@ -354,3 +354,13 @@ def test_wrong_input_gets_one_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_nodes_with_the_same_edges_do_not_hide_each_other():
+    """Six nodes that hang on the same two, and start in one place."""
+    edges = [(i, j) for i in range(2, 8) for j in (0, 1)]
+    start = np.concatenate([[[0.0, 1.0], [0.0, -1.0]], np.full((6, 2), 0.3)])
+    at = force_layout(np.array(edges), start)
+    apart = np.hypot(*(at[:, None] - at).transpose(2, 0, 1)) + np.eye(8)
+    assert apart.min() > 1e-3
+    assert np.hypot(*at.T).max() == pytest.approx(1)

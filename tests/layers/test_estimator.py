@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from similitude import fitting
 from similitude.estimator import TverskyClassifier
-from similitude.tabular import held_out
+from similitude.tabular import STARTS, held_out
 
 IRIS = load_iris(return_X_y=True)
 
@@ -122,13 +122,16 @@ def test_small_tables_are_fitted_by_one_thread_and_the_number_is_put_back(monkey
     assert used == [1, 2]
 
 
-def test_measures_can_be_worked_out_by_hand_in_the_units_of_the_table():
+@pytest.mark.parametrize("start", STARTS)
+def test_measures_can_be_worked_out_by_hand_in_the_units_of_the_table(start):
     X, y = IRIS
-    model = quick().fit(X, y)
+    model = quick(start=start).fit(X, y)
     measures = X @ model.features_.T - model.thresholds_
     found = model.explain(X)
     np.testing.assert_allclose(measures, np.stack([e.input_measures for e in found]), atol=1e-9)
-    theirs = model.prototypes_ @ model.features_.T - model.thresholds_
+    # Prototypes have no threshold but after a random start.
+    zero = model.thresholds_ if start == "random" else model.scaler_.mean_ @ model.features_.T
+    theirs = model.prototypes_ @ model.features_.T - zero
     a, b = np.maximum(measures, 0)[:, None], np.maximum(theirs, 0)[None]
     similarity = model.theta_ * (a * b).sum(-1) - model.alpha_ * (a * (b == 0)).sum(-1)
     similarity += model.bias_ - model.beta_ * (b * (a == 0)).sum(-1)
@@ -189,7 +192,7 @@ def test_early_stopping_takes_the_best_of_its_looks(capsys):
     model = quick(max_iter=400, early_stopping=True, n_iter_no_change=3, validation_fraction=0.25, verbose=True)
     model.fit(X, y)
     started, *lines = capsys.readouterr().out.splitlines()
-    assert started == "starts from random directions"
+    assert started == ("starts from k-means directions, half of them, and random ones, half, and a presence of 0.1")
     losses = [float(line.split()[-1]) for line in lines]
     assert lines[0].startswith("step 8 of 400  loss ")
     best = int(np.argmin(losses))
@@ -266,6 +269,9 @@ def test_a_class_that_comes_later_is_learned():
     for _ in range(100):
         model.partial_fit(X, y)
     assert model.score(X, y) > 0.9
+    # Its rows had no part in the start.
+    assert model.start_ == "random"
+    assert quick().partial_fit(X, y, classes=[0, 1, 2]).start_ == "mixed"
 
 
 def test_weights_count_rows_as_often_as_they_say():
@@ -306,15 +312,20 @@ def test_single_precision_stays_single():
     assert model.predict(X).shape == (150,)
 
 
-def test_usage_and_pruning_keep_the_answers():
+@pytest.mark.parametrize("start", STARTS)
+def test_usage_and_pruning_keep_the_answers(start):
     X, y = load_digits(return_X_y=True)
-    model = quick(num_features=256, max_iter=100).fit(X[:500], y[:500])
+    model = quick(num_features=256, max_iter=100, start=start).fit(X[:500], y[:500])
     before, used = model.decision_function(X[:500]), model.usage(X[:500])
     assert used.objects == 500
     np.testing.assert_allclose(used.presence, (X[:500] @ model.features_.T > model.thresholds_).mean(0), atol=1e-9)
+    bank = model.layer_.features
     with torch.no_grad():
-        # Nobody has a feature whose only part is the constant, with a minus.
-        model.layer_.features.weight[7] = -torch.eye(65, dtype=torch.float64)[-1]
+        # Nobody has a feature whose only part is the constant, with a minus, or one behind a high threshold.
+        if start == "random":
+            bank.weight[7] = -torch.eye(65, dtype=torch.float64)[-1]
+        else:
+            bank.threshold[7] = 1e6
     before = model.decision_function(X[:500])
     found = model.prune(X[:500], fold=True)
     assert 7 in found.removed
@@ -402,14 +413,15 @@ class Largest(TorchDispatchMode):
         return made
 
 
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_no_table_of_all_rows_by_all_classes_is_made(monkeypatch, early_stopping):
+def test_no_table_of_all_rows_by_all_classes_is_made(monkeypatch, early_stopping, start):
     N, P = 3000, 1500
     X, y = np.random.RandomState(0).standard_normal((N, 4)), np.arange(N) % P
-    whole = quick(max_iter=2, early_stopping=early_stopping).fit(X, y)
+    whole = quick(max_iter=2, early_stopping=early_stopping, start=start).fit(X, y)
     monkeypatch.setattr(fitting, "AT_ONCE", 2**16)
     with Largest() as largest:
-        parted = quick(max_iter=2, early_stopping=early_stopping).fit(X, y)
+        parted = quick(max_iter=2, early_stopping=early_stopping, start=start).fit(X, y)
         found = parted.predict(X)
     assert largest.found < N * P / 10
     np.testing.assert_array_equal(found, whole.predict(X))

@@ -16,6 +16,7 @@ from similitude import TverskyProjection
 from similitude.estimator import TverskyClassifier
 from similitude.explain import decision, explain
 from similitude.pooling import POOLINGS, ClassPooling
+from similitude.tabular import STARTS
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])
@@ -35,11 +36,7 @@ def quick(**options) -> TverskyClassifier:
 
 
 @parametrize_with_checks(
-    [
-        quick(max_iter=30, num_features=32, pooling=pooling, start=s)
-        for pooling in POOLINGS
-        for s in ("random", "k-means")
-    ]
+    [quick(max_iter=30, num_features=32, pooling=pooling, start=s) for pooling in POOLINGS for s in STARTS]
 )
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")
@@ -168,7 +165,7 @@ def test_a_layer_by_itself_is_explained_by_its_prototypes():
     assert (told.prototype, told.prototype_name, told.others) == (7, None, 0)
 
 
-@pytest.mark.parametrize("start", ["random", "k-means"])
+@pytest.mark.parametrize("start", STARTS)
 def test_clones_pickles_and_pieces_keep_the_pooling(start):
     model = quick(pooling="logsumexp", start=start)
     assert clone(model).get_params() == model.get_params()
@@ -206,12 +203,32 @@ def test_a_start_from_k_means_has_thresholds_that_its_presence_exceeds():
     assert (random.start_, random.presence_) == ("random", None)
 
 
+@pytest.mark.parametrize("features", [16, 7])
+def test_a_mixed_start_is_half_k_means_and_half_directions_that_every_row_has_one_of(features):
+    options = {"num_features": features, "presence": 0.2, "max_iter": 1, "learning_rate": 1e-12}
+    model = quick(prototypes_per_class=1, start="mixed", **options).fit(X, Y)
+    assert (model.start_, model.presence_) == ("mixed", 0.2)
+    has = model.thresholds_ < X @ model.features_.T
+    own = features // 2
+    np.testing.assert_allclose(has[:, :own].mean(0), 0.2, atol=0.02)
+    turns = (features - own) // 2
+    directions = model.features_[own:] * model.scaler_.scale_
+    np.testing.assert_allclose(directions[-turns:], -directions[:turns], atol=1e-6)
+    np.testing.assert_allclose(model.thresholds_[own:], model.features_[own:] @ X.mean(0), atol=1e-6)
+    assert (has[:, own : own + turns] ^ has[:, -turns:]).all()
+    # Those of k-means alone leave rows without any.
+    assert not has[:, :own].any(1).all()
+
+
 def test_rows_that_are_all_equal_start_at_random(capsys):
     model = quick(start="k-means", verbose=True).fit(np.ones((6, 2)), [0, 0, 0, 1, 1, 1])
     assert model.start_ == "random"
     assert capsys.readouterr().out.startswith("starts from random directions\n")
     quick(start="k-means", verbose=True).fit(X, Y)
-    assert capsys.readouterr().out.startswith("starts from k-means directions and a presence of 0.1\n")
+    assert capsys.readouterr().out.startswith("starts from k-means directions, and a presence of 0.1\n")
+    quick(start="mixed", verbose=True).fit(X, Y)
+    told = "starts from k-means directions, half of them, and random ones, half, and a presence of 0.1\n"
+    assert capsys.readouterr().out.startswith(told)
 
 
 def test_the_bank_learns_at_its_own_rate():

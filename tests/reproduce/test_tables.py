@@ -65,7 +65,7 @@ def test_settings_change_what_is_measured(tmp_path):
 def test_layers_of_other_data_are_refused():
     config = replace(SMOKE, layer="held")
     with pytest.raises(
-        RunError, match=r"^layer=held is not among the classifiers of tables; there are linear, mlp, def"
+        RunError, match=r"^layer=held is not among the classifiers of tables; there are linear, mlp, random"
     ):
         legibility.run(config, None, None)
     with pytest.raises(RunError, match=r"^layer=three-max is for data=tables; there are linear, mlp, default"):
@@ -85,19 +85,19 @@ def run_of(layer: str, accuracies: dict[str, list[float]], featureless: float) -
 def test_means_ranks_and_differences_are_those_of_the_tables():
     runs = [
         run_of("slow", {"a": [70, 80], "b": [50, 50], "c": [90, 90]}, 3.0),
-        run_of("default", {"a": [70, 70], "b": [60, 60], "c": [90, 90]}, 0.0),
+        run_of("random", {"a": [70, 70], "b": [60, 60], "c": [90, 90]}, 0.0),
     ]
     (table,) = legibility.tables(runs)
     lines = markdown(table).splitlines()
-    assert lines[2] == "| table, columns | default | slow |"
+    assert lines[2] == "| table, columns | random | slow |"
     assert lines[4:] == [
         "| a, 4 | 70.0 | 75.0 |",
         "| b, 4 | 60.0 | 50.0 |",
         "| c, 4 | 90.0 | 90.0 |",
         "| mean | 73.33 | 71.67 |",
         "| mean rank | 1.50 | 1.50 |",
-        "| better / worse than default | – | 1 / 1 |",
-        "| difference from default | – | -1.67 ± 4.41 |",
+        "| better / worse than random | – | 1 / 1 |",
+        "| difference from random | – | -1.67 ± 4.41 |",
         "| rows without a feature, % | 0.000 | 3.000 |",
     ]
     assert len(by_row(runs)) == 2

@@ -14,8 +14,6 @@ import numpy as np
 from ...human import Judgements, confusions, similarities
 from .find import DataError, find, missing, sha256
 
-# People asked about each pair of signals; Rothkopf's paper has about so many, and his table does not say.
-MORSE_ANSWERS = 150
 CATEGORIES = [
     "bird",
     "clothing",
@@ -46,13 +44,6 @@ class Category(NamedTuple):
     features: np.ndarray
     feature_names: list[str]
     typicality: np.ndarray
-
-
-def morse() -> Judgements:
-    """Rothkopf's (1957) confusions of 36 Morse signals: share of "same" of a first and a second signal."""
-    text = resources.files("similitude.human").joinpath("morse.csv").read_text()
-    names, table = _table(text)
-    return confusions(table, n=MORSE_ANSWERS, objects=names)
 
 
 def morse_hash() -> str:

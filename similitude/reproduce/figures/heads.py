@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,8 @@ def of_heads(runs: list[Run], progress: Progress) -> Made:
         if not run.tensors():
             yield Missing(title, "the trained head is in the model.safetensors of the run's own folder")
             continue
-        config = heads.Config(**{key: tuple(v) if isinstance(v, list) else v for key, v in run.config.items()})
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in run.config.items()}
+        config = heads.Config(**settings)
         try:
             rows = _rows(config, run.tensors(), progress)
         except (DataError, RunError, ImportError) as error:
