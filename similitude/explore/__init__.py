@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
+from ..interpret.legibility import legibility
 from ..interpret.sets import Universe
 from .beside import beside as placed
 from .content import LAYER, WORDS, Content, content, content_of_words
@@ -55,6 +56,7 @@ def explore(
     images: Any = None,
     layer: str | None = None,
     beside: Any = None,
+    attributes: Any = None,
     title: str | None = None,
     note: str = "",
 ) -> Page:
@@ -71,6 +73,8 @@ def explore(
             images.
         layer: name of the layer where the model has several.
         beside: another model of the same inputs, to compare with.
+        attributes: which inputs have which attribute, bool ``[N, J]``, and the J names: the page shows how well
+            features match them, as ``interpret.legibility`` says. Give inputs that the model was not trained on.
         title: heading of the page.
         note: a sentence at the foot of the page, such as where the data is from.
     """
@@ -80,7 +84,10 @@ def explore(
         raise ValueError("the page shows the layer on a data set: give inputs.")
     else:
         shown = partial(content, inputs=inputs, labels=labels, names=names, classes=classes, images=images, layer=layer)
-        made = shown(model, title=title or LAYER)
+        report = None
+        if attributes is not None:
+            report = legibility(model, inputs, attributes, classes=labels, layer=layer)
+        made = shown(model, title=title or LAYER, report=report)
         if beside is not None:
             made = placed(made, shown(beside, title="the other model"))
     page = Page(made, note)

@@ -5,7 +5,7 @@ N objects, P prototypes, K features, H of the objects on the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bank import FeatureBank
+from ..interpret.legibility import Legibility
 from ..interpret.sets import Universe
 from ..ops.modes import wide
 from ..reach import class_names, evaluating, seen
@@ -30,6 +31,8 @@ OBJECTS, EXACT, ROUNDED = 2000, 2**22, 2**23
 PROTOTYPES = 2**22
 # Features that are listed as the nearest of each, and numbers that are in memory at once.
 NEAREST, AT_ONCE = 8, 2**24
+# Attributes of a report that are listed.
+ATTRIBUTES = 12
 # Cosine above which a feature is a duplicate of another one.
 DUPLICATE = 0.99
 
@@ -60,6 +63,8 @@ def content(
     images: Tensor | None = None,
     layer: str | None = None,
     title: str = LAYER,
+    traces: Mapping[str, Sequence[float]] | None = None,
+    report: Legibility | None = None,
     exact: int = EXACT,
     rounded: int = ROUNDED,
     objects: int = OBJECTS,
@@ -76,6 +81,8 @@ def content(
             are images.
         layer: name of the layer where the model has several.
         title: heading of the page.
+        traces: ``step``, ``alpha``, ``beta`` and ``theta`` over the training, as a run's log has them.
+        report: how legible the features are, from ``interpret.legibility``.
         exact: bytes up to which measures are float32, so that sums are those of the layer.
         rounded: bytes of measures at most, in float16.
         objects: examples on the page at most.
@@ -106,6 +113,10 @@ def content(
         "objects": N,
         "left_out": _left_out(N, H, dtype),
     }
+    if traces:
+        about["traces"] = {name: list(values) for name, values in traces.items()}
+    if report is not None:
+        about["legibility"] = _legible(report)
     arrays = {
         "measures": _array(measures(found, vectors[:H]), dtype),
         "prototypes": _array(measures(found, found.prototypes, of_prototypes=True)),
@@ -201,6 +212,17 @@ def _about(layer: Any, gain: float) -> dict[str, Any]:
     parameters = sum(p.numel() for p in layer.parameters())
     more = {"scale": scale, "thresholds": layer.features.threshold is not None, "bias": layer.bias is not None}
     return {**options, **constants, **sizes, **more, "parameters": parameters, "objects_only": False}
+
+
+def _legible(report: Legibility) -> dict[str, Any]:
+    """The report's means, for the layer and what stands beside it, and the attributes that match best."""
+    means = [[name, matches.summary()] for name, matches in report.compared().items()]
+    return {
+        "objects": list(report.objects),
+        "means": [[name, *(found[key] for key in ("mcc", "recovered", "auc"))] for name, found in means],
+        "best": [[row["attribute"], row["feature"], row["this layer"]] for row in report.rows()[:ATTRIBUTES]],
+        "attributes": len(report.names),
+    }
 
 
 def _of_bank(bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ from . import Experiment
 from .data import made_up
 from .data.digits import mnist
 from .loop import resumed, train_epochs
-from .mnist import start_as_digits
+from .mnist import constants, start_as_digits
 from .record import Record, RunError
 from .results import FAILS, HOLDS, OPEN, Claim, by_row
 from .settings import Count, Dropout, Seed, Size, Weight, check
@@ -234,7 +234,7 @@ def train(
     def evaluate(epoch: int, loss: float) -> dict[str, float]:
         found = shares(Edit(network), *parts["validation"])
         curve.append([epoch, loss, found["other"], found["stroke"]])
-        return {"loss": loss, "other": found["other"], "stroke": found["stroke"]}
+        return {"loss": loss, "other": found["other"], "stroke": found["stroke"], **constants(network)}
 
     def keep() -> tuple[dict[str, Any], dict[str, Any]]:
         return network.state_dict(), {"optimizer": optimizer.state_dict(), "curve": curve}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +45,28 @@ def session_of(
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
         if run.whole["experiment"] in ("mnist", "editing"):
-            return session_of_digits(*_network(run, network), f"{run.label}", names or folder / "names.json")
+            name, *parts = _network(run, network)
+            traces = run.trace("" if run.whole["experiment"] == "editing" else name)
+            return session_of_digits(*parts, run.label, names or folder / "names.json", traces)
     u = words.universe(source, vocabulary, how_many, features, bank=bank)
     title = f"Words of {folder.name or source}"
     return Session(lambda: content_of_words(u, title, exact=2**24, rounded=2**25), universe=u, names_file=names)
 
 
-def session_of_digits(model: nn.Module, x: Tensor, y: Tensor, title: str, names: Path | None = None) -> Session:
+def session_of_digits(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    title: str,
+    names: Path | None = None,
+    traces: Mapping[str, Sequence[float]] | None = None,
+) -> Session:
     """A session on a network and digits ``[N, 1, 28, 28]``."""
     edited, vectors = (model, x) if isinstance(model, DataDomain) else seen(model.eval(), x)
     bank = None if isinstance(edited, DataDomain) else edited.features
 
     def make() -> Content:
-        return content(model, x, y, classes=DIGITS, title=title)
+        return content(model, x, y, classes=DIGITS, title=title, traces=traces)
 
     return Session(make, model.eval(), bank, edited=edited, inputs=vectors, labels=y, names_file=names)
 
@@ -76,8 +86,8 @@ def demo_session(names: Path | None = None, examples: int = OBJECTS) -> Session:
     return Session(make, layer.eval(), layer.features, edited=layer, inputs=x, labels=y, names_file=names)
 
 
-def _network(run: Run, wanted: str | None) -> tuple[nn.Module, Tensor, Tensor]:
-    """A run's trained network and the test digits."""
+def _network(run: Run, wanted: str | None) -> tuple[str, nn.Module, Tensor, Tensor]:
+    """The name of a run's trained network, the network and the test digits."""
     tensors, config = run.tensors(), run.config
     if not tensors:
         raise RunError(f"{run.label} has no model.safetensors: look at the folder of the run itself.")
@@ -100,4 +110,4 @@ def _network(run: Run, wanted: str | None) -> tuple[nn.Module, Tensor, Tensor]:
     except RuntimeError as error:
         raise RunError(f"{run.label} is of another version: {str(error).splitlines()[-1].strip()}") from None
     digits = synthetic_digits(config["made_up"]) if config["made_up"] else mnist()
-    return model, digits.test_x.float().div(255).unsqueeze(1), torch.as_tensor(digits.test_y).long()
+    return name, model, digits.test_x.float().div(255).unsqueeze(1), torch.as_tensor(digits.test_y).long()

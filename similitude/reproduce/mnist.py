@@ -171,6 +171,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         for (name, (network, _)), loss in zip(learners.items(), losses, strict=True):
             curves[name].append([epoch, loss, accuracy := measure(network, test_x, test_y)])
             said |= {f"{name}/loss": loss, f"{name}/accuracy": accuracy}
+            said |= {f"{name}/{constant}": value for constant, value in constants(network).items()}
         return said
 
     def keep() -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -320,6 +321,13 @@ def set_rate(config: Config, learners: list[Learner], done: float) -> None:
 
 
 @torch.no_grad()
+def constants(network: nn.Module) -> dict[str, float]:
+    """α, β and θ of a Tversky network, for the log; nothing of others."""
+    owner = network if hasattr(network, "alpha") else getattr(network, "head", None)
+    names = ("alpha", "beta", "theta") if hasattr(owner, "alpha") else ()
+    return {name: getattr(owner, name).item() for name in names}
+
+
 def measure(network: nn.Module, x: Tensor, y: Tensor) -> float:
     """Accuracy, from 0 to 1."""
     network.eval()

@@ -27,7 +27,9 @@ def address(tmp_path_factory):
     layers = [TverskyProjection(784, 10, 12, presence=0.3).eval() for _ in range(2)]
     path = tmp_path_factory.mktemp("axe") / "page.html"
     images = x.reshape(-1, 28, 28)
-    explore(layers[0], x, y, beside=layers[1], images=images, classes=list("0123456789"), out=path)
+    attributes = torch.stack([y < 5, y % 2 == 0], dim=1), ["low", "even"]
+    more = {"images": images, "classes": list("0123456789"), "attributes": attributes}
+    explore(layers[0], x, y, beside=layers[1], **more, out=path)
     torch.manual_seed(0)
     return path.as_uri()
 

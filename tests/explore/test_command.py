@@ -87,6 +87,17 @@ def test_word_vectors_are_shown_as_a_page(tmp_path):
     assert found["names"][:2] == ["word0", "word1"]
 
 
+@pytest.mark.parametrize("name", explored.TVERSKY)
+def test_a_run_shows_its_constants_over_the_training(mnist_run, name):
+    session = explored.session_of(str(mnist_run), name)
+    traces = session.about()["traces"]
+    assert traces["step"] == [1, 2]
+    owner = session.model if hasattr(session.model, "alpha") else session.model.head
+    for constant in ("alpha", "beta", "theta"):
+        assert traces[constant][-1] == pytest.approx(getattr(owner, constant).item(), abs=1e-6)
+        assert traces[constant][0] != traces[constant][1]
+
+
 def test_what_cannot_be_explored_is_one_sentence(mnist_run, tmp_path):
     save_file({"x": torch.zeros(2, 2)}, tmp_path / "x.safetensors")
     for arguments, code, sentence in [

@@ -4,6 +4,8 @@ import io
 import json
 import re
 import runpy
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from similitude import FeatureBank, TverskyProjection
+from similitude import FeatureBank, TverskyProjection, page
 from similitude.explore import explore
 from similitude.explore.beside import beside, partners
 from similitude.explore.content import content, content_of_words
 from similitude.explore.page import bundle, files, read, whole_page
 from similitude.explore.pictures import SIDE, of_images, of_weights, png
+from similitude.interpret import graph
 from similitude.interpret.sets import Universe
 from similitude.page import safe_json
 from similitude.shares import measures
@@ -164,12 +167,24 @@ def test_every_module_is_in_the_page_that_is_one_file():
     assert not re.search(r"^export ", script, re.MULTILINE)
 
 
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_every_module_is_javascript(tmp_path):
+    scripts = {name: read(name) for name in files() if name.endswith(".js")}
+    scripts["graph-main.js"] = page.read(graph.FILES, "main.js")
+    for name, text in scripts.items():
+        (tmp_path / name).with_suffix(".mjs").write_text(text)
+        done = subprocess.run(
+            ["node", "--check", (tmp_path / name).with_suffix(".mjs")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_page_of_the_docs_is_small_and_as_the_package_makes_it():
     made = runpy.run_path(str(DOCS / "make.py"))
-    page = (DOCS / "digits.html").read_text(encoding="utf-8")
-    assert len(page.encode()) < 2.5e6
-    assert len(made["DATA"].findall(page)) > 10
-    assert made["renewed"](page) == page, "make it again: python docs/explore/make.py --page"
+    found = (DOCS / "digits.html").read_text(encoding="utf-8")
+    assert len(found.encode()) < 2.5e6
+    assert len(made["DATA"].findall(found)) > 10
+    assert made["renewed"](found) == found, "make it again: python docs/explore/make.py --page"
 
 
 def test_features_are_matched_with_those_that_the_same_examples_have():

@@ -13,8 +13,10 @@ from similitude import FeatureBank, TverskyProjection, convert
 from similitude.explain import decision, explain, pair
 from similitude.explore import explore
 from similitude.explore.content import content
+from similitude.explore.page import whole_page
 from similitude.explore.session import Session
 from similitude.interpret.graph import field_graph
+from similitude.interpret.legibility import legibility
 from similitude.interpret.sets import Universe
 from similitude.models.data_domain import DataDomain
 from similitude.reproduce.data.made_up import synthetic_digits
@@ -260,6 +262,39 @@ def test_two_models_are_compared_by_their_answers(pages, visit):
         looks(page)
         assert f"{differ} of {len(x)}: A is right in" in page.locator("main").inner_text()
         assert "12 of 12 features of A have a partner" in page.locator("main").inner_text()
+
+
+def test_the_overview_shows_constants_over_the_training_and_the_report_on_legibility(visit, tmp_path):
+    torch.manual_seed(4)
+    layer, x = TverskyProjection(6, 3, 8, presence=0.4).eval(), torch.randn(300, 6)
+    has = torch.stack([x @ layer.features.weight[2] > 0, torch.rand(300) < 0.3], dim=1)
+    traces = {"step": [1, 2, 3], "alpha": [0.5, 0.4, 0.2], "beta": [0.5, 0.6, 0.7], "theta": [1.0, 1.5, 2.25]}
+    report = legibility(layer, x, (has, ["<i>up</i>", "chance"]))
+    path = tmp_path / "page.html"
+    path.write_text(whole_page(content(layer, x, traces=traces, report=report)))
+    explore(layer, x, attributes=(has, ["<i>up</i>", "chance"]), out=tmp_path / "same.html")
+    for size in ((1280, 800, "light"), (390, 844, "dark")):
+        with visit(path.as_uri(), *size) as page:
+            looks(page)
+            label = "Over the training: α from 0.5000 to 0.2000, β from 0.5000 to 0.7000, θ from 1.0000 to 2.2500."
+            assert page.locator(f"svg[aria-label='{label}'] polyline").count() == 3
+            for row, (name, found) in enumerate(report.compared().items()):
+                cells = page.locator("#legibility tbody tr").nth(row)
+                assert cells.locator("th").inner_text() == name
+                assert number(cells.locator("td").nth(0).inner_text()) == pytest.approx(
+                    found.mcc.mean().item(), abs=6e-4
+                )
+                assert number(cells.locator("td").nth(2).inner_text()) == pytest.approx(
+                    found.auc.mean().item(), abs=6e-4
+                )
+            first = report.rows()[0]
+            shown = page.locator("#attributes tbody tr").first
+            assert shown.locator("th").inner_text() == first["attribute"]
+            assert shown.locator("a").get_attribute("href") == f"#/feature/{first['feature']}"
+            assert page.locator("main i").count() == 0
+    with visit((tmp_path / "same.html").as_uri()) as page:
+        assert page.locator("#legibility tbody tr").count() == len(report.compared())
+        assert page.locator("polyline").count() == 0
 
 
 def test_words_are_compared_both_ways_round_with_weights_that_move(pages, visit):

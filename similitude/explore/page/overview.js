@@ -2,7 +2,7 @@
 
 import { descending } from "./arithmetic.js";
 import { className, salienceOf } from "./model.js";
-import { card, exampleTile, featureLink, figures, h, histogram, percent, plain, strip, whole, wideCard } from "./parts.js";
+import { card, exampleTile, featureLink, figures, h, histogram, percent, plain, strip, svg, whole, wideCard } from "./parts.js";
 
 const SHOWN = 12;
 
@@ -16,11 +16,12 @@ export function overview(model) {
     h("p", { class: "lead" }, inWords(model)),
     h("div", { class: "cards" },
       card("The layer", figures(sizes)),
-      layer.objects_only ? null : card("What weighs how much", figures(layer.model === "ratio" ? constants.slice(0, 2) : constants), weighing(layer)),
+      layer.objects_only ? null : card("What weighs how much", figures(layer.model === "ratio" ? constants.slice(0, 2) : constants), weighing(layer), traces(about.traces)),
       about.accuracy === undefined ? null : card("Answers", figures([["accuracy", percent(about.accuracy)], ["examples", whole(about.objects)]]), wrongOnes(model)),
       card("Presence", histogram(presence, { bins: 25, low: 0, high: 1, label: `How many features belong to which share of the examples: from ${percent(Math.min(...presence))} to ${percent(Math.max(...presence))}.` }),
         h("p", { class: "soft" }, "How many features belong to which share of all examples, from none to all.")),
       card("Features to look at", notable(model)),
+      legibility(model),
       salient(model),
       confusions(model)),
   ];
@@ -40,6 +41,37 @@ function weighing(layer) {
   const more = Math.abs(layer.alpha - layer.beta) < 1e-6 ? "What only the input has counts as much as what only the prototype has."
     : layer.alpha > layer.beta ? "What only the input has counts for more than what only the prototype has." : "What only the prototype has counts for more than what only the input has.";
   return h("p", { class: "soft" }, more);
+}
+
+// α, β and θ over the training, on one scale.
+function traces(found) {
+  if (!found || found.step.length < 2) return null;
+  const kinds = [["alpha", "α", "input"], ["beta", "β", "prototype"], ["theta", "θ", "common"]];
+  const values = kinds.flatMap(([name]) => found[name]), [low, high] = [Math.min(0, ...values), Math.max(...values)];
+  const W = 420, H = 120, steps = found.step, first = steps[0], last = steps.at(-1);
+  const x = (step) => (W * (step - first)) / (last - first || 1), y = (value) => H - (H * (value - low)) / (high - low || 1);
+  const lines = kinds.map(([name, letter, kind]) => svg("polyline", { class: `trace ${kind}`, points: steps.map((step, i) => `${x(step)},${y(found[name][i])}`).join(" ") }, svg("title", {}, letter)));
+  const told = kinds.map(([name, letter]) => `${letter} from ${plain(found[name][0])} to ${plain(found[name].at(-1))}`).join(", ");
+  return [
+    svg("svg", { viewBox: `-2 -6 ${W + 4} ${H + 26}`, role: "img", "aria-label": `Over the training: ${told}.` }, svg("line", { class: "rule", x1: 0, x2: W, y1: y(0), y2: y(0) }), lines,
+      svg("text", { x: 0, y: H + 16 }, `step ${whole(first)}`), svg("text", { x: W, y: H + 16, "text-anchor": "end" }, whole(last))),
+    h("p", { class: "soft" }, kinds.flatMap(([name, letter, kind]) => [h("span", { class: "legend" }, h("span", { class: `key ${kind}` }), `${letter} ${plain(found[name][0], 3)} → ${plain(found[name].at(-1), 3)}`), " "])),
+  ];
+}
+
+// How well single features match attributes that people can name, beside what could refute it.
+function legibility(model) {
+  const found = model.about.legibility;
+  if (!found) return null;
+  const head = (names) => h("thead", {}, h("tr", {}, names.map((name, i) => h("th", { scope: "col", class: i ? "right" : null }, name))));
+  const row = (name, cells) => h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", { class: "right" }, cell)));
+  const means = found.means.map(([name, mcc, recovered, auc]) => row(name, [plain(mcc, 3), percent(recovered), plain(auc, 3)]));
+  const best = found.best.map(([name, k, mcc]) => row(name, [featureLink(model, k).slice(1), plain(mcc, 3)]));
+  return wideCard("Legibility",
+    h("p", { class: "soft" }, `How well single features match ${whole(found.attributes)} attributes: chosen on ${whole(found.objects[0])} examples, scored on ${whole(found.objects[1])} others. MCC is a correlation; recovered is the share of attributes with an MCC of 0.5 or more.`),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Legibility beside baselines" }, h("table", { id: "legibility" }, head(["features of", "MCC", "recovered", "AUC"]), h("tbody", {}, means))),
+    h("h2", {}, "Attributes that match best"),
+    h("table", { id: "attributes" }, head(["attribute", "feature", "MCC"]), h("tbody", {}, best)));
 }
 
 function wrongOnes(model) {

@@ -63,8 +63,8 @@ export function exampleTile(model, i, { caption = "", href = null, side = 56 } =
   const picture = pictureOf(model, { kind: "example", index: i }, side), wrong = isWrong(model, i), label = labelOf(model, i);
   const told = label === null ? "" : `, ${className(model, label)}${wrong ? ", answered wrongly" : ""}`;
   const address = href ?? (model.P ? `#/why/${i}` : `#/pair/e${i}`);
-  return h("a", { class: `tile${picture ? "" : " named"}${wrong ? " wrong" : ""}`, href: address, "aria-label": `${exampleName(model, i)}${told}${caption ? `, ${caption}` : ""}`, title: `${exampleName(model, i)}${told}` },
-    picture ?? h("span", {}, exampleName(model, i)), caption ? h("span", { class: "caption" }, caption) : null);
+  return h("a", { class: `tile${picture ? "" : " named"}${wrong ? " wrong" : ""}`, href: address, "aria-label": `${exampleName(model, i)}${caption ? ` ${caption}` : ""}${told}`, title: `${exampleName(model, i)}${told}` },
+    picture ?? h("span", {}, exampleName(model, i)), caption ? [" ", h("span", { class: "caption" }, caption)] : null);
 }
 
 // A link to the drawing of a prototype or a feature, where there is a network to change.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...files import parse_json, read_text
 from ...interpret.figures.base import DASHES, SERIES, Array, array, blank, plain
-from ..record import RunError, paper
+from ..record import paper
 from .curves import alpha_beta_theta, training
 from .runs import Drawn, Made, Missing, Progress, Run
 
@@ -36,7 +34,7 @@ def of_ptb(runs: list[Run], progress: Progress) -> Made:
         title = f"PTB: validation perplexity against K, {init}, {ties} prototypes{made_up}"
         alt = "Lines of perplexity against the number of features: the paper's, and ours beside them."
         yield Drawn(f"ptb-perplexity-{init}-{ties}", title, alt, perplexity(series, levels))
-    traces = {name: trace for name, run in named.items() if (trace := _trace(run))}
+    traces = {name: trace for name, run in named.items() if (trace := run.trace())}
     if traces:
         alt = "α, β and θ of the head over the epochs of training."
         yield Drawn("ptb-constants", "PTB: α, β and θ over training", alt, alpha_beta_theta(traces))
@@ -126,15 +124,3 @@ def _name(run: Run) -> str:
         return f"{c['network']}, {how}"
     what = f"K {c['num_features']}, {c['intersection']} + {c['difference']}, {c['level']} level"
     return f"{c['network']}, {what}, {how}"
-
-
-def _trace(run: Run) -> dict[str, list[float]]:
-    """step, alpha, beta and theta from the run's log; empty without them."""
-    path = Path(f"{run.files}log.jsonl")
-    try:
-        lines = [parse_json(line) for line in read_text(path).splitlines()] if path.exists() else []
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
-    keys = ("step", "alpha", "beta", "theta")
-    lines = [line for line in lines if isinstance(line, dict) and all(key in line for key in keys)]
-    return {key: [line[key] for line in lines] for key in keys} if lines else {}

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ...files import parse_json, read_text
 from ..record import RunError
 
 if TYPE_CHECKING:
@@ -49,6 +50,18 @@ class Run(NamedTuple):
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
+
+    def trace(self, network: str = "") -> dict[str, list[float]]:
+        """step, alpha, beta and theta from the run's log, of one network where it has several; empty without them."""
+        path = Path(f"{self.files}log.jsonl")
+        try:
+            lines = [parse_json(line) for line in read_text(path).splitlines()] if path.exists() else []
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
+        start = f"{network}/" if network else ""
+        keys = {"step": "step"} | {name: start + name for name in ("alpha", "beta", "theta")}
+        lines = [line for line in lines if isinstance(line, dict) and all(key in line for key in keys.values())]
+        return {name: [line[key] for line in lines] for name, key in keys.items()} if lines else {}
 
 
 class Drawn(NamedTuple):
