@@ -52,9 +52,9 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         prototypes_per_class: Number of prototypes of each class, which start at the means of its clusters.
         pooling: Similarity to a class of several prototypes: "max" is that to the most similar one, "logsumexp" counts
             all.
-        start: Where features start: "random" directions; "k-means", directions that the rows cluster around, each with a
-            threshold; or "mixed", half from k-means, half random ones with their opposites, of which each row has one.
-            Rows that are all equal have random ones; so have those that lack a class, unless "k-means" is asked for.
+        start: Where features start: "random" directions; "k-means", directions that the rows cluster around, each with
+            a threshold; or "mixed", half from k-means, half random ones with their opposites, of which each row has one.
+            Rows that are all equal have random ones; so have rows that lack a class, where "mixed" is asked for.
         presence: Fraction of the rows that has each feature at a start from k-means.
         bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.
