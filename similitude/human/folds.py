@@ -157,7 +157,7 @@ def ceiling(said: Judgements) -> dict[str, float]:
     if both.sum() > 2 and not said.symmetric:
         whole = (difference[both] ** 2).mean()
         out["asymmetry r"] = math.sqrt(max(1 - noise[both].mean() / whole, 0.0)) if whole > 0 else 0.0
-    return out
+    return {name: float(value) for name, value in out.items()}
 
 
 def correlation(a: Array, b: Array) -> float:

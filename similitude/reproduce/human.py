@@ -99,7 +99,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
 def _tables(config: Config, record: Record) -> list[tuple[str, Judgements, np.ndarray | None]]:
     """Name, judgements and known features of each table."""
     if config.made_up:
-        return [("made up", *people.simulated(config.seed))]
+        return [(f"made up {i + 1}", *people.simulated(config.seed + i)) for i in range(2)]
     if config.data == "morse":
         record.hashes["morse.csv"] = people.morse_hash()
         return [("morse", morse(), None)]

@@ -59,6 +59,8 @@ CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
 
 # Settings and experiments by the names of version 0.1.0, and their names now.
 RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
+# Experiments since then, whose settings have no older names.
+NEW = ("human",)
 
 
 class RunError(Exception):
@@ -333,9 +335,10 @@ def check_whole(folder: Path) -> None:
         )
 
 
-def of_now(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a config.json by the names of this version."""
-    settings = {RENAMED.get(key, key): value for key, value in settings.items()}
+def of_now(settings: dict[str, Any], experiment: str = "") -> dict[str, Any]:
+    """The settings of a config.json by the names of this version; ``experiment``, if they do not say theirs."""
+    if settings.get("experiment", experiment) not in NEW:
+        settings = {RENAMED.get(key, key): value for key, value in settings.items()}
     if "experiment" in settings:
         settings["experiment"] = EXPERIMENTS_RENAMED.get(str(settings["experiment"]), settings["experiment"])
     return settings
@@ -343,7 +346,8 @@ def of_now(settings: dict[str, Any]) -> dict[str, Any]:
 
 def result_of_now(content: dict[str, Any], recipe: str = "", row: str = "") -> dict[str, Any]:
     """The content of a result.json by the names of this version; version 0.1.0 wrote neither recipe nor row."""
-    now = of_now({"experiment": content.get("experiment", "")}) | {"config": of_now(content.get("config", {}))}
+    now = of_now({"experiment": content.get("experiment", "")})
+    now["config"] = of_now(content.get("config", {}), now["experiment"])
     return {"experiment": "", "recipe": recipe, "row": row} | content | now
 
 

@@ -314,6 +314,7 @@ USAGE = {
     "table xr": 2,
     "table xor --docs docs": 2,
     "fields vectors.txt a&": 1,
+    "fit said.csv --kind confusion --out report": 2,
 }
 
 

@@ -418,3 +418,10 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path):
     with pytest.raises(RunError, match=r"cannot write to .*: its \.lock is a link to .*mine; give another --out\.$"):
         open_record(tmp_path / "run")
     assert (tmp_path / "mine").read_text() == "my own"
+
+
+def test_settings_of_newer_experiments_keep_their_names():
+    """``model`` was the older name of ``network``, and is a setting of people's judgements."""
+    content = {"experiment": "human", "config": {"model": "tversky"}, "result": {}}
+    assert records.result_of_now(content)["config"] == {"model": "tversky"}
+    assert records.result_of_now(content | {"experiment": "ptb"})["config"] == {"network": "tversky"}

@@ -33,6 +33,8 @@ def run(experiment, folder, name):
     record = Record(folder, name, experiment.smoke, "cpu")
     result = experiment.run(experiment.smoke, record, quiet)
     result.pop("tokens_per_second", None)
+    for table in result.get("tables", []) if name == "human" else []:
+        table.pop("seconds")
     return result
 
 
