@@ -53,8 +53,8 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         pooling: Similarity to a class of several prototypes: "max" is that to the most similar one, "logsumexp" counts
             all.
         start: Where features start: "random" directions; "k-means", directions that the rows cluster around, each with
-            a threshold; or "mixed", half from k-means, half random ones with their opposites; each row has
-            one of these. Rows that are all equal have random ones; so have rows that lack a class, where "mixed" is asked for.
+            a threshold; or "mixed", half from k-means, half random ones and their opposites; each row has one of two.
+            Rows that are all equal have random ones; so have rows that lack a class, where "mixed" is asked for.
         presence: Fraction of the rows that has each feature at a start from k-means.
         bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.

@@ -200,8 +200,12 @@ def vectors(
 
 
 def _constants(make: Start, symmetric: bool) -> Params:
-    constants = {"c": make.intercept.clone(), "alpha": make.full(0.6), "theta": make.full(1.0)}
-    return constants | ({} if symmetric else {"beta": make.full(0.4)})
+    constants = {"c": make.intercept.clone(), "theta": make.full(1.0)}
+    if symmetric:
+        return {**constants, "alpha": make.full(0.5)}
+    # Every second fit starts the other way round: what restarts agree on is not their start.
+    turn = 0.1 * (1 - 2 * (torch.arange(make.fits) % 2))
+    return {**constants, "alpha": 0.5 + turn, "beta": 0.5 - turn}
 
 
 def _weights(p: Params) -> tuple[Tensor, Tensor, Tensor]:
