@@ -164,14 +164,15 @@ def test_inputs_may_have_names_on_the_way():
     assert torch.equal(salience.seen(Model(), {"values": x, "scale": 2.0})[1], 2 * x)
 
 
-def test_a_classifier_is_seen_at_its_layer():
+@pytest.mark.parametrize(("start", "width"), [("mixed", 4), ("random", 5)])
+def test_a_classifier_is_seen_at_its_layer(start, width):
     pytest.importorskip("sklearn")
     from similitude.estimator import TverskyClassifier
 
     X, y = torch.randn(60, 4).numpy(), (torch.arange(60) % 3).numpy()
-    model = TverskyClassifier(8, max_iter=5, random_state=0).fit(X, y)
+    model = TverskyClassifier(8, max_iter=5, random_state=0, start=start).fit(X, y)
     layer, vectors = salience.seen(model, X)
-    assert vectors.shape == (60, 5)
+    assert vectors.shape == (60, width)
     assert (layer(vectors).argmax(-1).numpy() == model.predict(X)).all()
 
 

@@ -80,7 +80,10 @@ def test_gradients_of_a_pooling_are_right_and_shared_at_a_tie(pooling):
             r"similarities must be \[..., a multiple of 2\], 2 prototypes for each class; got shape \[4, 3\]\.",
         ),
         (lambda: quick(pooling="mean").fit(X, Y), "pooling must be one of max, logsumexp; got 'mean'"),
-        (lambda: quick(start="kmeans").fit(X, Y), "start must be one of k-means, random; got 'kmeans'. Did you mean"),
+        (
+            lambda: quick(start="kmeans").fit(X, Y),
+            "start must be one of mixed, k-means, random; got 'kmeans'. Did you mean",
+        ),
         (
             lambda: quick(prototypes_per_class=0).fit(X, Y),
             "prototypes_per_class must be a whole number of 1 or more; g",
