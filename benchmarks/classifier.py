@@ -21,7 +21,7 @@ from similitude.tabular import STARTS
 EPOCHS, BATCH, BOUND = 20, 128, 3.0
 
 
-def ratio(rounds: int = 9, start: str = "mixed") -> float:
+def ratio(rounds: int = 9, start: str = "random") -> float:
     """Median over paired rounds of an epoch's time to that of nn.Linear; what a fit does once is not in it."""
     from sklearn.datasets import load_digits
 

@@ -43,18 +43,18 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
     """A scikit-learn classifier: each class is a prototype, and a row belongs to the most similar one.
 
     Rows are standardised. Each feature has a threshold; after a random start it is the weight of a constant 1 beside
-    the columns of rows and prototypes. Prototypes start at the means of their classes, half of the features at
-    directions that the rows cluster around, and α, β, θ such that the similarities of a row to the classes have a
-    standard deviation of about 1. The ratio model keeps α = β = 0.5 and has no weight decay.
+    the columns of rows and prototypes. Prototypes start at the means of their classes, features at random directions,
+    and α, β, θ such that the similarities of a row to the classes have a standard deviation of about 1. The ratio model
+    keeps α = β = 0.5 and has no weight decay.
 
     Args:
         num_features: K, the number of features.
         prototypes_per_class: Number of prototypes of each class, which start at the means of its clusters.
         pooling: Similarity to a class of several prototypes: "max" is that to the most similar one, "logsumexp" counts
             all.
-        start: Where features start: "k-means", directions that the rows cluster around, each with a threshold; "random"
-            directions; or "mixed", half from k-means, half random ones with their opposites, of which each row has one.
-            Rows that are all equal have random ones; so have those that lack a class, unless "k-means" is asked for.
+        start: Where features start: "random" directions; "k-means", directions that the rows cluster around, each with
+            a threshold; or "mixed", half from k-means, half random ones with their opposites; each row has
+            one of these. Rows that are all equal have random ones; so have rows that lack a class, where "mixed" is asked for.
         presence: Fraction of the rows that has each feature at a start from k-means.
         bank_rate: Learning rate of the features and thresholds, as a multiple of ``learning_rate``.
         intersection: As TverskyProjection's.
@@ -102,7 +102,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         *,
         prototypes_per_class: int = 1,
         pooling: str = "max",
-        start: str = "mixed",
+        start: str = "random",
         presence: float = 0.1,
         bank_rate: float = 1.0,
         intersection: str = "product",
