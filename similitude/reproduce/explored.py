@@ -45,9 +45,9 @@ def session_of(
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
         if run.whole["experiment"] in ("mnist", "editing"):
-            name, *parts = _network(run, network)
+            name, model, x, y = _network(run, network)
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
-            return session_of_digits(*parts, run.label, names or folder / "names.json", traces)
+            return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
     u = words.universe(source, vocabulary, how_many, features, bank=bank)
     title = f"Words of {folder.name or source}"
     return Session(lambda: content_of_words(u, title, exact=2**24, rounded=2**25), universe=u, names_file=names)
