@@ -150,8 +150,8 @@ def test_a_decision_is_between_classes_and_adds_up(pooling):
 
 def test_a_network_that_ends_in_a_pooling_is_explained_by_classes():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), TverskyProjection(5, 6, 16, bias=True), ClassPooling(2))
-    x = torch.randn(4)
+    model = nn.Sequential(nn.Linear(4, 5), TverskyProjection(5, 6, 16, bias=True), ClassPooling(2)).double()
+    x = torch.randn(4, dtype=torch.float64)
     told = explain(model, x, prototype_names=list("abc"))
     out = model(x)
     assert told.similarity == pytest.approx(out.max().item())
