@@ -20,10 +20,9 @@ from .bank import FeatureBank, Pruned, Through, bank_of, cut, prune
 from .contrast import Contrast
 from .form import Form, check_choice
 from .initialize import INITS, SHARE, fill_prototypes_
-from .kept import KeptSide, place
+from .kept import KeptSide, asked_for, numbered, place, project_in_graph, side_of
 from .making import check_prototypes, like, made_bank, reset_constants, shown, start_constants
 from .ops import vectors
-from .ops.inference import Side
 from .ops.modes import rounded, wide, without_autocast
 from .ops.plan import Plan
 from .presence import warn_of_no_bias
@@ -238,6 +237,7 @@ class TverskyProjection(Contrast):
         if given is not None:
             device, dtype = like(given, device, dtype)
         self._kept: KeptSide | None = None
+        self._number, self._seen = numbered(self), {}
         self.spread, self.alpha_share = spread, checks.check_share("alpha_share", alpha_share)
         self.owns_features, self.owns_prototypes = features is None, prototypes is None
         self.features = made_bank(dim, num_features, features, init, presence, hold, device, dtype)
@@ -315,6 +315,9 @@ class TverskyProjection(Contrast):
         """
         prototypes, form = self.prototypes, self.form
         weight, threshold = self._features(x)
+        plain = type(self.features) is FeatureBank
+        if torch.compiler.is_compiling() and plain and asked_for(self, x, weight, threshold):
+            return project_in_graph(self, x, weight, threshold)
         where = None if self.training or torch.is_grad_enabled() else place(x, prototypes)
         sources = [s for s in (prototypes, weight, *self.learned(), threshold) if s is not None] if where else []
         if where is None or any(s.is_inference() for s in sources):
@@ -324,20 +327,12 @@ class TverskyProjection(Contrast):
         # Other threads may put another in its place meanwhile.
         kept = self._kept
         if kept is None or not kept.holds(sources, (form, where)):
-            bank = self.features if type(self.features) is FeatureBank else None
-            kept = self._kept = KeptSide(self._side(x, weight, threshold), self, bank, sources, (form, where))
+            bank = self.features if plain else None
+            side = side_of(x, prototypes, weight, threshold, self.contrast(), form)
+            kept = self._kept = KeptSide(side, self, bank, sources, (form, where))
         checks.check_width("x", x, weight)
         with without_autocast(x.device.type):
             return vectors.project_on(kept.value, x)
-
-    def _side(self, x: Tensor, weight: Tensor, threshold: Tensor | None) -> Side:
-        checks.check_vectors("x", x)
-        if self.form.backend == "triton":
-            checks.check_triton(self.prototypes)
-        dtype = rounded(x)
-        with without_autocast(x.device.type):
-            scalars = F.scalars(x, *self.contrast())
-            return vectors.prepare(self.prototypes, weight, scalars, self.form, dtype, threshold)
 
     def plan(self, x: Tensor) -> Plan:
         """Which code compares ``x`` with the prototypes; print it."""
@@ -361,7 +356,11 @@ class TverskyProjection(Contrast):
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
+        return {name: v for name, v in self.__dict__.items() if name not in ("_number", "_seen")} | {"_kept": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._number, self._seen = numbered(self), {}
 
     def cross_entropy(
         self,

@@ -1,5 +1,8 @@
 """torch.compile: whole graphs at any size and constant, and no N×P×K tensor."""
 
+import copy
+import gc
+import pickle
 import subprocess
 import sys
 
@@ -89,6 +92,176 @@ def test_what_eager_calls_keep_compiles_nothing_again():
         torch.testing.assert_close(compiled(x), expected)
         layer(x)
         torch.testing.assert_close(compiled(x), expected)
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    """Graphs ask for what layers keep, however small these are."""
+    monkeypatch.setattr("similitude.kept.WORTH_A_CALL", 0)
+
+
+def made(**options) -> TverskyProjection:
+    return TverskyProjection(32, 6, 10, **options).eval()
+
+
+def fresh(layer, x):
+    """The layer's answer with nothing kept."""
+    return copy.deepcopy(layer)(x)
+
+
+KEPT = [*FORMS[:-1], dict(presence=0.3), dict(parametrization="log"), dict(model="ratio", scale=3.0, bias=True)]
+
+
+@torch._dynamo.config.patch(error_on_recompile=True)
+@torch.no_grad()
+@pytest.mark.parametrize("options", [*KEPT, dict(learnable=False), dict(normalize=True)], ids=str)
+def test_a_graph_keeps_the_prototypes_side_and_sees_changes(options, asking):
+    layer = made(**options)
+    compiled = whole(layer)
+    for shape in ((5, 32), (5, 32)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), fresh(layer, x))
+    kept = layer._kept
+    assert kept is not None
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-6, atol=1e-6)
+    assert layer._kept is kept
+    for tensor in (layer.prototypes, layer.features.weight, layer.learned()[0]):
+        tensor.mul_(2)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), fresh(layer, x))
+    layer.prototypes = torch.nn.Parameter(torch.randn(6, 32))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), fresh(layer, x))
+    assert layer._kept is not kept
+
+
+@torch.no_grad()
+def test_a_graph_on_a_kept_side_takes_any_shape(asking):
+    layer = made()
+    compiled = whole(layer, dynamic=True)
+    for shape in ((5, 32), (5, 32), (9, 32), (2, 3, 32), (32,), (0, 32)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), fresh(layer, x))
+    with pytest.raises(Exception, match="x must have at least one axis"):
+        torch.compile(layer, backend="aot_eager")(torch.tensor(1.0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", ["after", "between", "before"])
+def test_a_graph_that_changes_a_parameter_leaves_no_old_side(order, asking):
+    """The element changed is not among those that are sampled."""
+    layer, x = made(), torch.randn(5, 32)
+
+    def step(x):
+        first = layer(x) if order != "before" else x
+        layer.prototypes[0, 1].add_(1.0)
+        return first, x if order == "after" else layer(x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True)
+    for _ in range(4):
+        old = fresh(layer, x)
+        first, second = compiled(x)
+        new = fresh(layer, x)
+        if order != "before":
+            torch.testing.assert_close(first, old)
+        if order != "after":
+            torch.testing.assert_close(second, new)
+        torch.testing.assert_close(layer(x), new)
+
+
+@torch._dynamo.config.patch(error_on_recompile=True)
+@torch.no_grad()
+def test_one_graph_serves_many_layers_and_their_copies(asking):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = TverskyProjection(32, 32, 10)
+
+        def forward(self, x):
+            return self.layer(x) + x
+
+    torch._dynamo.reset()
+    first, x = Block().eval(), torch.randn(5, 32)
+    blocks = [first, Block().eval(), copy.deepcopy(first), pickle.loads(pickle.dumps(first.layer)), copy.copy(first)]
+    blocks[3] = Block().eval()
+    blocks[2].layer.prototypes.neg_()
+    for _ in range(3):
+        for block in blocks:
+            compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(compiled(x), fresh(block.layer, x) + x)
+    assert len({id(block.layer._kept) for block in blocks[:4]}) == 4
+    assert all(block.layer._kept is not None for block in blocks)
+
+
+@torch.no_grad()
+def test_every_copy_of_a_layer_has_a_number_of_its_own():
+    layer = made()
+    copies = [layer, copy.deepcopy(layer), copy.copy(layer), pickle.loads(pickle.dumps(layer))]
+    assert len({int(each._number) for each in copies}) == 4
+
+
+@torch.no_grad()
+def test_a_layer_that_is_gone_leaves_nothing(asking):
+    from similitude import kept
+
+    layer, x = made(), torch.randn(5, 32)
+    compiled = whole(layer)
+    for _ in range(2):
+        compiled(x)
+    number = int(layer._number)
+    assert kept._layers[number]._kept is not None
+    del layer, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert number not in kept._layers
+
+
+@torch.no_grad()
+def test_under_transforms_autocast_and_export_a_graph_asks_for_nothing(asking):
+    layer, x = made(), torch.randn(5, 32)
+    mapped = whole(lambda x: torch.func.vmap(lambda row: layer(row))(x))
+    torch.testing.assert_close(mapped(x), layer(x))
+    sloped = whole(lambda x: torch.func.grad(lambda x: layer(x).sum())(x))
+    assert sloped(x).abs().sum() > 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert whole(layer)(x).dtype is torch.bfloat16
+    for strict in (True, False):
+        exported = torch.export.export(layer, (x,), strict=strict)
+        assert "project_kept" not in str(exported.graph)
+        torch.testing.assert_close(exported.module()(x), fresh(layer, x))
+
+
+@torch.no_grad()
+def test_of_tensors_that_are_not_its_own_a_layer_keeps_nothing(asking):
+    layer, x = made(), torch.randn(5, 32)
+    others = {name: 2 * tensor for name, tensor in layer.state_dict().items()}
+
+    def answer(tensors, x):
+        return torch.func.functional_call(layer, tensors, (x,))
+
+    compiled = whole(answer)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(others, x), answer(others, x))
+        layer.eval()  # drops what eager calls kept
+    compiled(others, x)
+    assert layer._kept is None
+
+
+def test_each_call_in_a_graph_has_a_number_of_its_own():
+    from similitude.kept import call_number
+
+    assert len(set(whole(lambda: (call_number(), call_number()))())) == 2
+
+
+@torch.inference_mode()
+def test_a_layer_made_in_inference_mode_is_compiled_and_keeps_nothing(asking):
+    layer, x = made(), torch.randn(5, 32)
+    compiled = whole(layer)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), fresh(layer, x))
+        layer.prototypes[0, 1] += 1.0
+    assert layer._kept is None
 
 
 MEASURE = """
