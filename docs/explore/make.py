@@ -1,4 +1,4 @@
-"""Makes docs/explore/digits.html, the demo's layer with 500 digits of MNIST: ``python docs/explore/make.py``.
+"""Makes docs/explore/digits.html, the demo's layer with 200 digits of MNIST: ``python docs/explore/make.py``.
 
 It trains the layer, in ten seconds on one thread; with ``--page`` it keeps the data and renews the page around them,
 after a change of the page's style or script. On one machine the same versions make the same bytes.
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent / "digits.html"
-EXAMPLES = 500
+EXAMPLES = 200
 DATA = re.compile(r'^<script type="(?:application/json|text/plain)" id=".*?</script>$', re.MULTILINE)
 
 
