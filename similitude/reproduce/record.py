@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class Record:
             self._lock = self._locked()
             clear_halves(self.folder)
             path = self.folder / "config.json"
-            there = of_now(_read_json(path)) if path.exists() else {}
+            there = self._filled(of_now(_read_json(path))) if path.exists() else {}
             # A folder whose run never logged a line is free for another run.
             if there and (self.result or checkpoints(self.folder) or (self.folder / "log.jsonl").exists()):
                 self._check_same(there)
@@ -167,7 +167,13 @@ class Record:
         content = _read_json(path)
         if not (isinstance(content.get("config"), dict) and isinstance(content.get("result"), dict)):
             raise RunError(f"{path} holds no result; remove it to run again, or give another --out.")
-        return result_of_now(content, self.recipe, self.row)
+        content = result_of_now(content, self.recipe, self.row)
+        return content | {"config": self._filled(content["config"])}
+
+    def _filled(self, settings: dict) -> dict:
+        """Settings of an earlier version: those that it did not have are at what they start from."""
+        usual = {field.name: field.default for field in fields(self.config) if field.default is not MISSING}
+        return _plain(usual) | settings
 
     def log(self, step: int, **values: float) -> None:
         """Appends a line to the log."""
@@ -238,7 +244,11 @@ class Record:
                 raise ValueError("the sums are gone")
         except Exception:  # damaged bytes raise almost anything
             raise _damaged(folder) from None
-        if own != step or of_now(asked) != self.asked or (names is not None and tensors.keys() != set(names)):
+        if (
+            own != step
+            or self._filled(of_now(asked)) != self.asked
+            or (names is not None and tensors.keys() != set(names))
+        ):
             raise RunError(f"{folder} belongs to another run or version; remove it to start again.")
         now = self.origin["commit"]
         self.origin["commit"] = earlier if earlier.split(", then ")[-1] == now else f"{earlier}, then {now}"

@@ -88,7 +88,7 @@ def test_a_folder_without_a_model_is_one_sentence(tmp_path):
 
 def test_the_score_of_choices_is_of_their_shares():
     """S itself has no unit that shares could be told in."""
-    model = fitted(directed(A, B, 1 + A), steps=150)
+    model = fitted(directed(A, B, 1 + A), steps=300)
     assert 0 < model.score(model.judgements_) <= 1
 
 

@@ -62,7 +62,8 @@ def test_every_layer_runs_on_a_file(layer, tmp_path):
 
 def test_all_layers_take_the_file():
     table = rows(find("legibility"), "paper", ["file=mine.npz"])
-    assert [["file=mine.npz"]] * len(legibility.LAYERS) == [settings[1:] for settings in table]
+    assert [settings[-1] for settings in table] == ["file=mine.npz"] * len(table)
+    assert [settings[0] for settings in table][: len(legibility.LAYERS)] == [f"layer={x}" for x in legibility.LAYERS]
 
 
 def test_tables_take_no_file(tmp_path):

@@ -113,7 +113,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
     [
         (
             ["xorr"],
-            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
+            "no experiment named 'xorr'; there are xor, mnist, resnet, ptb, editing, heads, legibility, human. "
             "Did you mean xor?",
         ),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
@@ -152,7 +152,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
         (["ptb", "--set", "model=baseline"], "model is called network now; give network=baseline."),
         (
             ["sevens"],
-            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads, legibility. "
+            "no experiment named 'sevens'; there are xor, mnist, resnet, ptb, editing, heads, legibility, human. "
             "sevens is called editing now.",
         ),
         (["xor", "--share", "1/2"], "--share divides the rows of --all; add --all."),

@@ -88,7 +88,9 @@ def test_rows_are_runs_of_their_own_and_the_committed_results_are_named_as_they_
     else:
         assert {label(experiment, stem.split("-")[1], config) for stem, config in there.items()} == there.keys()
     if name in ("xor", "mnist", "editing"):
-        assert {stem for stem in there if stem.endswith("-seed0")} == names
+        # One row was tried beside those of the table, and is told of in its page.
+        tried = {"mnist-legible-networks_VisualTverskyMNISTNet-images_clusters-presence_0.3-seed0"}
+        assert {stem for stem in there if stem.endswith("-seed0")} - tried == names
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -289,6 +289,7 @@ CHANGES: dict[str, dict] = {
         "checkpoint_every": 2,
         "seed": 1,
         "made_up": 70,
+        "presence": (0.2, {"images": "clusters"}),
     },
     "resnet": {
         "network": "baseline",
@@ -370,6 +371,8 @@ CHANGES: dict[str, dict] = {
         "seeds": 2,
         "seed": 1,
         "made_up": 50,
+        "layer": "let-go",
+        "presence": (0.3, {"layer": "let-go"}),
     },
 }
 # Settings that change nothing in a smoke run, each with another value and the reason.
