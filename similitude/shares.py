@@ -50,9 +50,14 @@ def framed(layer: Layer) -> Tensor | None:
     return found
 
 
-def shares_of(layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each feature adds to S(a, b) as common, as a's alone and as b's alone, for measures ``[K]``."""
-    alpha, beta, theta = (getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta"))
+def shares_of(
+    layer: Layer, a: Tensor, b: Tensor, constants: reference.Scalars | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What each feature adds to S(a, b) as common, as a's alone and as b's alone, for measures ``[K]``.
+
+    By the layer's α, β, θ, or by those that are given.
+    """
+    alpha, beta, theta = constants or [getattr(layer, name).to(a.dtype) for name in ("alpha", "beta", "theta")]
     common = theta * reference.common_terms(a, b, layer.intersection)
     a_only = -alpha * reference.distinctive_terms(a, b, layer.difference)
     return common, a_only, -beta * reference.distinctive_terms(b, a, layer.difference)

@@ -52,6 +52,7 @@ LAYERS = [
     "fitting",
     "estimator",
     "human",
+    "retrieval",
     "explore",
     "reproduce",
     "doctor",
