@@ -1,4 +1,4 @@
-"""The tables of README and docs/guides/layers.md: cost from benchmarks/results, accuracy from results/.
+"""The tables of README and docs/guides/cost.md: cost from benchmarks/results, accuracy from results/.
 
 A page marks a table by a pair of comments, ``<!-- cost -->`` and ``<!-- /cost -->``; ``write`` fills it in.
 """
@@ -12,9 +12,19 @@ from pathlib import Path
 from statistics import mean, stdev
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "guides" / "layers.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guides" / "cost.md")
 LINEAR = "nn.Linear(D, P)"
 MADE = "written by `python -m benchmarks --readme`"
+# README's few rows: shapes and options of shapes-cuda.csv, and rows of ratios-cpu.csv.
+ON_A_GPU = {
+    "a head on ResNet-50, 2048 → 555": ("resnet-head", "product + ignorematch"),
+    "GPT-2's head, 768 → 50257": ("gpt2-head", "product + ignorematch"),
+}
+ON_A_CPU = {
+    "a head on ResNet-50, 2048 → 555": "a head (256, 2048, 555, 224), forward + backward, to nn.Linear(2048, 555)",
+    "a head, 768 → 5000": "a head (512, 768, 5000, 1024), forward + backward, to nn.Linear(768, 5000)",
+    "the same, one input in `eval()`": "one input in eval (768, 5000, 1024) to nn.Linear",
+}
 
 
 def write(
@@ -30,7 +40,7 @@ def write(
     """
     tables = {"cost": cost(rows), "speed": speed(rows), "results": accuracy(results)}
     if ratios:
-        tables["cpu"] = cpu(ratios)
+        tables |= {"cpu": cpu(ratios), "short": short(rows, ratios)}
     for page in pages:
         text = page.read_text()
         for name, table in tables.items():
@@ -71,6 +81,23 @@ def cost(rows: list[dict]) -> str:
     return "\n".join([*lines, "", f"Medians on {_origin(rows)}"])
 
 
+def short(rows: list[dict], ratios: Sequence[dict]) -> str:
+    """README's few rows: time and memory of a layer as multiples of nn.Linear's, on a GPU and on a CPU."""
+    lines = ["| a training step | on | time | memory |", "|---|---|--:|--:|"]
+    cases = list(_cases(rows))
+    for task, (shape, options) in ON_A_GPU.items():
+        contenders = next(c for title, c in cases if title.startswith(shape) and title.endswith(options))
+        ours, linear = contenders["ours"], contenders[LINEAR]
+        cells = [f"{float(ours[key]) / float(linear[key]):.1f} ×" for key in ("both_ms", "peak_gib")]
+        lines.append(f"| {task} | {rows[0]['machine']} | {' | '.join(cells)} |")
+    measured = {row["what"]: f"{float(row['measured']):.1f} ×" for row in ratios}
+    for task, name in ON_A_CPU.items():
+        if name in measured:
+            memory = measured.get(f"{name}, memory", "–")
+            lines.append(f"| {task} | one CPU core | {measured[name]} | {memory} |")
+    return "\n".join([*lines, "", f"Multiples of `nn.Linear`'s, {MADE}; [Cost](docs/guides/cost.md) has the rest."])
+
+
 def speed(rows: list[dict]) -> str:
     """All shapes: ours, the equations as they stand, and the two linear layers."""
     columns = ("reference", LINEAR, "nn.Linear(K, P aligned)")
@@ -103,7 +130,7 @@ def cpu(rows: Sequence[dict]) -> str:
 
 
 def accuracy(folder: Path) -> str:
-    """Six rows out of results/, each with linear and Tversky under one recipe. ``paper`` is as published."""
+    """Five rows out of results/, each with a rival and a Tversky layer under one recipe. ``paper`` is as published."""
 
     def found(pattern: str) -> list[dict]:
         runs = [json.loads(path.read_text()) for path in sorted(folder.glob(pattern + ".json"))]
@@ -116,26 +143,22 @@ def accuracy(folder: Path) -> str:
         seeds = [list(runs) for _, runs in groupby(found(pattern), key=lambda run: run["row"])]
         return min(seeds, key=lambda runs: mean(run["result"]["valid"] for run in runs))
 
-    def row(task: str, linear: str, ours: str, paper: str, page: str, runs: list[dict]) -> str:
-        commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
-        return f"| {task} | {linear} | {ours} | {paper} | {commits} | [{page}](docs/results/{page}.md) |"
-
-    xor = found("xor-tuned-seed0")
-    eight = next(r for r in xor[0]["result"]["rows"] if r["num_features"] == 8)
-    mnist = found("mnist-paper-seed0")
-    networks = mnist[0]["result"]["networks"]
-    heads = found("heads-paper-*")
-    tuned = heads[0]["result"]["accuracy"]
-    linear, ours = (f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]" for kind in ("network_baseline-", ""))
-    frozen = found(ours)
-    birds = [[run["result"]["accuracy"] for run in runs] for runs in (found(linear), frozen)]
-    linear, head = best("ptb-tuned-network_baseline-*"), best("ptb-tuned-network_tversky_head-*")
+    xor = found("xor-tuned-seed0")[0]["result"]["rows"]
+    eight = next(row for row in xor if row["num_features"] == 8)
+    networks = found("mnist-paper-seed0")[0]["result"]["networks"]
+    tuned = found("heads-paper-*")[0]["result"]["accuracy"]
+    frozen = [
+        spread(
+            [100 * run["result"]["accuracy"] for run in found(f"resnet-paper-{kind}data_cub-source_ResNet50-seed[0-9]")]
+        )
+        for kind in ("network_baseline-", "")
+    ]
     whole = best("ptb-tuned-[ls][re]*")
+    people = [found(f"human-paper-{kind}seed0")[0]["result"]["tables"][0] for kind in ("model_mds_choice-", "")]
+    marks: dict[str, str] = {}
 
     def digits(name: str) -> str:
         return f"{100 * networks[name]['accuracy']:.2f} % ({networks[name]['parameters']:,} parameters)"
-
-    marks: dict[str, str] = {}
 
     def perplexity(runs: list[dict]) -> str:
         caveat = runs[0].get("caveat")
@@ -143,27 +166,30 @@ def accuracy(folder: Path) -> str:
         shown = spread([run["result"]["test"] for run in runs])
         return f"{shown}{mark} ({runs[0]['result']['parameters'] / 1e6:.0f} M)"
 
-    def percent(values: list[float]) -> str:
-        return f"{spread([100 * value for value in values])} %"
+    def birds(values: list[float], recipe: str) -> str:
+        return f"{spread([100 * value for value in values])} %; paper's recipe {recipe} %"
 
-    lines = [
-        "| task | `nn.Linear` | Tversky | paper: linear → Tversky | commit | page |",
-        "|---|---|---|---|---|---|",
-        row(f"XOR by one layer of 8 features, share of {eight['n']} runs that learn it", "cannot",
-            f"{100 * eight['p_conv']:.0f} %", "– → 53 % (best options, any size)", "xor", xor),
-        row("MNIST, small CNN, the paper's recipe", digits("MNISTNet"), digits("TverskyMNISTNet"), "99.1 → 98.7 %",
-            "mnist", mnist),
-        row("birds (CUB-200), head on a frozen ResNet-50, both tuned", percent(tuned["linear"]),
-            percent(tuned["tversky"]), "–", "heads", heads),
-        row("birds, the same with the paper's recipe and 224 features", percent(birds[0]), percent(birds[1]),
-            "36.0 → 44.9 % (NABirds)", "resnet", frozen),
-        row("Penn Treebank, GPT-2 with another head, test perplexity", perplexity(linear), perplexity(head), "–", "ptb",
-            [*linear, *head]),
-        row("Penn Treebank, GPT-2 with another head and MLPs", perplexity(linear), perplexity(whole),
-            "112.81 → 103.99", "ptb", [*linear, *whole]),
+    def said(table: dict) -> str:
+        return f"{table['R2']:.2f} ± {table['error']:.2f}"
+
+    rows = [
+        ("[XOR](docs/results/xor.md) by one layer of 8 features: runs that learn it", "cannot",
+            f"{100 * eight['p_conv']:.0f} % of {eight['n']}", "– → 53 % (best options, any size)"),
+        ("[Digits](docs/results/mnist.md) (MNIST), small CNN: accuracy", digits("MNISTNet"), digits("TverskyMNISTNet"),
+            "99.1 → 98.7 %"),
+        ("[Penn Treebank](docs/results/ptb.md), GPT-2 with this head: perplexity, lower is better",
+            perplexity(best("ptb-tuned-network_baseline-*")),
+            f"{perplexity(best('ptb-tuned-network_tversky_head-*'))}; for MLPs too {perplexity(whole)}",
+            "112.81 → 103.99 (MLPs too)"),
+        ("[Birds](docs/results/heads.md) (CUB-200), head on a frozen ResNet-50: accuracy",
+            birds(tuned["linear"], frozen[0]), birds(tuned["tversky"], frozen[1]), "36.0 → 44.9 % (NABirds)"),
+        ("[People](docs/results/human.md) who confuse Morse signals: R² on held-out pairs",
+            f"distances, {said(people[0])}", said(people[1]), "–"),
     ]  # fmt: skip
-    note = "± is the standard error over seeds; rows without it have one seed. Lower perplexity is better; M: million"
-    lines += ["", f"{note} parameters. {MADE.capitalize()} from `results`."]
+    lines = ["| task | `nn.Linear` | Tversky | paper: linear → Tversky |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    note = "±: standard error over seeds, or over folds for people; without it, one seed. M: million parameters."
+    lines += ["", f"{note} {MADE.capitalize()} from `results`."]
     lines += [f"<br>{mark} {caveat[0].upper()}{caveat[1:]}." for caveat, mark in marks.items()]
     return "\n".join(lines)
 

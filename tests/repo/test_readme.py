@@ -25,8 +25,27 @@ def test_tables_are_made_from_the_measurements(tmp_path):
 def test_every_table_has_its_place():
     text = "".join(page.read_text() for page in readme.PAGES)
     assert text.count("<!-- cpu -->") == text.count("<!-- /cpu -->") == 1
-    for name in ("cost", "speed", "results"):
+    for name in ("cost", "short", "speed", "results"):
         assert len(re.findall(rf"<!-- {name} -->\n\|.*<!-- /{name} -->", text, flags=re.DOTALL)) == 1
+
+
+def test_readme_has_five_results_and_a_few_costs():
+    text = readme.PAGES[0].read_text()
+    for name, rows in (("results", {5}), ("short", {4, 5, 6})):
+        table = text.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+        assert table.count("\n|") - 2 in rows
+
+
+def test_readme_is_about_one_screen():
+    assert len(readme.PAGES[0].read_text().splitlines()) <= 130
+
+
+def test_a_ratio_that_was_not_measured_has_no_row():
+    rows, ratios = tables.read_csv(SHAPES), tables.read_csv(RATIOS)
+    first = next(iter(readme.ON_A_CPU.values()))
+    assert readme.short(rows, ratios).count("one CPU core") == len(readme.ON_A_CPU)
+    few = [row for row in ratios if row["what"] != first]
+    assert readme.short(rows, few).count("one CPU core") == len(readme.ON_A_CPU) - 1
 
 
 def test_a_ratio_is_ours_over_linear():
