@@ -77,7 +77,7 @@ class TverskyHubMixin(PyTorchModelHubMixin, library_name="similitude", tags=["tv
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, strict: bool = True, **kwargs: Any) -> Any:
-        given = {name: _bank(value) if _is_options(value) else value for name, value in kwargs.items()}
+        given: dict[str, Any] = {name: _bank(value) if _is_options(value) else value for name, value in kwargs.items()}
         return super()._from_pretrained(model_id=model_id, strict=strict, **given)
 
     @classmethod
@@ -125,9 +125,15 @@ def _cell(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_[]|#<>" else c for c in plain)
 
 
+def bank_options(bank: FeatureBank) -> dict[str, Any]:
+    """Arguments of a FeatureBank into which the state of this one loads."""
+    # Where holding has ended, the state says so, and still has what holding needs.
+    hold = bank.hold or bank.passes is not None
+    return {**{name: getattr(bank, name) for name in ("num_features", "dim", "init", "presence")}, "hold": hold}
+
+
 def _options(bank: FeatureBank) -> dict[str, Any]:
-    names = ("num_features", "dim", "init", "presence", "hold")
-    return {BANK: {name: getattr(bank, name) for name in names}}
+    return {BANK: bank_options(bank)}
 
 
 def _is_options(value: object) -> bool:
@@ -147,7 +153,7 @@ def _resize(model: nn.Module, file: Path) -> None:
         if not isinstance(bank, FeatureBank) or found is None or found == list(bank.weight.shape):
             continue
         K, D = found
-        if D != bank.dim:
+        if bank.dim != D:
             raise ValueError(f"{file.name} has features of width {D} for {name}, and the model width {bank.dim}.")
         bank.weight = nn.Parameter(bank.weight.new_empty(K, D))
         if bank.threshold is not None:

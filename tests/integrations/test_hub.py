@@ -10,7 +10,7 @@ from torch import nn
 from similitude import FeatureBank, TverskyProjection, TverskySimilarity
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
-from similitude.integrations.hub import TverskyHubMixin  # noqa: E402
+from similitude.integrations.hub import TverskyHubMixin
 
 
 class Head(TverskyHubMixin, TverskyProjection):

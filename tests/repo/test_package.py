@@ -41,6 +41,7 @@ LAYERS = [
     "explain",
     "making",
     "nn",
+    "losses",
     "optim",
     "distributed",
     "models",
@@ -53,6 +54,7 @@ LAYERS = [
     "estimator",
     "human",
     "retrieval",
+    "integrations",
     "explore",
     "reproduce",
     "doctor",
@@ -61,6 +63,7 @@ LAYERS = [
 ]
 HEAVY = ["transformers", "sklearn", "matplotlib", "triton", "typer", "rich", "mlxtend", "networkx"]
 HEAVY += ["starlette", "uvicorn"]
+HEAVY += ["sentence_transformers", "pytorch_metric_learning", "huggingface_hub", "faiss", "psycopg", "pyarrow"]
 
 
 def python(code: str) -> str:
@@ -156,6 +159,8 @@ def test_heavy_libraries_are_imported_where_they_are_used():
     """At the top of a file only where the file is of no use without them."""
     needed = {"transformers": ("models",), "triton": ("ops",), "typer": ("cli", "reproduce")}
     needed |= {"sklearn": ("estimator", "human"), "starlette": ("explore",), "uvicorn": ("explore",)}
+    adapters = ("sentence_transformers", "pytorch_metric_learning", "huggingface_hub")
+    needed |= dict.fromkeys(adapters, ("integrations",))
     for name, path in modules().items():
         for library in Imports(name, path).top & set(HEAVY):
             assert room(name) in needed.get(library, ()), f"{name} imports {library} at its top"
