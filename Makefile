@@ -1,13 +1,14 @@
-# make demo · make explore · make test · make bench · make lint; each sets up .venv first.
+# make demo · make explore · make docs · make test · make bench · make lint; each sets up .venv first.
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo explore test test-all test-gpu bench lint clean
+.PHONY: help setup demo explore docs test test-all test-gpu bench lint clean
 
 help:
 	@echo "make demo      train a Tversky layer and its equals on digits, explain one, draw it (a minute)"
 	@echo "make explore   train the demo's layer and look at it in the browser (a minute)"
+	@echo "make docs      the site, in site/: open site/index.html"
 	@echo "make test      the tests"
 	@echo "make test-all  the slow ones too"
 	@echo "make test-gpu  the tests that need a CUDA device, with the python of that machine"
@@ -28,6 +29,15 @@ demo: setup
 
 explore: setup
 	$(BIN)/similitude explore demo
+
+# Sphinx and its theme are no part of what the tests need, so they come with the first `make docs`.
+.venv/docs: .venv/ready
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs site
+	@echo "open site/index.html"
 
 # Each worker begins with a half of the files, and takes from the other when it is done.
 test: setup

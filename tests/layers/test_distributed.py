@@ -148,7 +148,7 @@ CASES = {
 
 
 def trained(case: Case, alone: bool) -> dict:
-    """Losses and parameters of five steps, with gradients clipped as docs/guides/training.md does it."""
+    """Losses and parameters of five steps, with gradients clipped as docs/guides/processes.md does it."""
     model = case.make()
     model = model if alone else case.spread(model)
     tokens = TOKENS.chunk(2)[dist.get_rank()] if case.halves and not alone else TOKENS

@@ -1,6 +1,7 @@
 """README and docs: pictures are there, small, described and drawn by docs/figures/make.py; links lead somewhere."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,22 @@ def test_relative_links_lead_somewhere(page):
     assert not lost
 
 
+def listed(page: Path) -> set[Path]:
+    """Pages in the tables of contents of a page, which the site shows at its side."""
+    trees = re.findall(r"^```{toctree}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    return {(page.parent / (re.sub(r".*<(.*)>", r"\1", line) + ".md")).resolve() for line in lines}
+
+
 def test_the_index_leads_to_every_page():
-    led = {(DOCS / path).resolve() for path, _ in links(DOCS / "index.md")}
-    assert set(DOCS.rglob("*.md")) - {DOCS / "index.md"} <= led
+    """By a link, and at the side of the site; what the site copies from the root is linked where it lies."""
+    index = DOCS / "index.md"
+    every = set(DOCS.rglob("*.md")) - {index}
+    inner = {page for page in every if page.name == "index.md"}
+    led = {(DOCS / path).resolve() for path, _ in links(index)}
+    below = set().union(*(listed(page) for page in inner))
+    assert {page for page in every - below if page.parent.name != "project"} <= led
+    assert every == below | listed(index)
 
 
 @pytest.mark.parametrize("folder", ["similitude", "tests", "benchmarks", "examples", "docs/figures"])
@@ -90,3 +104,9 @@ def test_links_are_seen(tmp_path):
     )
     assert links(page) == [("x.md", ""), ("", "a"), ("../up.md", "part"), ("pic.png", "")]
     assert anchors(page) == {"a-b--c", "a", "a-1"}
+
+
+def test_the_notebook_is_made_from_its_page():
+    pytest.importorskip("jupytext")
+    made = runpy.run_path(str(DOCS / "notebook.py"))["made"]
+    assert (DOCS / "start.ipynb").read_text() == made(), "make it again: python docs/notebook.py"
