@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import __version__, _starting
-from .reproduce.commands import MOST, demo, fail, gallery, reproduce, sentences, table
+from .reproduce.commands import MOST, demo, fail, gallery, listing_settings, reproduce, sentences, table
 from .reproduce.explore import explore
 from .reproduce.fit import fit
 
@@ -38,12 +38,11 @@ def make_app() -> typer.Typer:
         name="similitude",
         help="Tversky neural networks for PyTorch: layers that compare by what is shared and what is not.",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="markdown",  # joins the lines of a docstring
     )
     app.callback()(common)
     for command in (demo, reproduce, table, gallery, explore, fit, fields, doctor):
-        app.command()(command)
+        app.command(cls=listing_settings() if command is reproduce else None)(command)
     return app
 
 
@@ -97,9 +96,8 @@ def fields(
     from .reproduce.run import progress_of
 
     console = Console()
-    with sentences(
-        "fields needs {}: pip install 'similitude[hf]'", "stopped.", word_sources.SourceError, ExpressionError, OSError
-    ):
+    errors = (word_sources.SourceError, ExpressionError, OSError)
+    with sentences("fields needs {}", "stopped.", *errors):
         if bank is not None and bank not in word_sources.BANKS:
             raise word_sources.SourceError(f"--bank must be one of {', '.join(word_sources.BANKS)}; got {bank!r}.")
         with progress_of(console, "reading words", transient=True) as progress:
@@ -110,7 +108,7 @@ def fields(
 
 
 def doctor() -> None:
-    """Say what is installed, which devices there are and which backends work.
+    """Say what is installed, which data and devices there are, and which backends work.
 
     Each backend computes a small projection and its gradient, compared with the reference. The exit code is 1 if one
     gives a wrong answer.

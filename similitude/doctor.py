@@ -1,20 +1,26 @@
-"""What ``similitude doctor`` says: what is installed, which devices there are, and which backends work."""
+"""What ``similitude doctor`` says: what is installed, which data and devices there are, and which backends work."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import platform
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
 from . import __version__
+from .extras import advice, extra_of
 from .form import BACKENDS, DIFFERENCES, INTERSECTIONS, Form
 from .functional import tversky_projection
 from .ops.plan import plan
 
-LIBRARIES = ("numpy", "safetensors", "transformers", "scikit-learn", "matplotlib", "triton", "typer", "rich", "mlxtend")
+LIBRARIES = (
+    *("numpy", "safetensors", "filelock", "transformers", "accelerate", "tokenizers", "scikit-learn", "matplotlib"),
+    *("pillow", "mlxtend", "typer", "rich", "starlette", "uvicorn", "onnx", "onnxscript", "onnxruntime", "triton"),
+)
 
 
 class BrokenBackend(Exception):
@@ -28,6 +34,7 @@ def report() -> Iterator[str]:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     yield from versions()
+    yield from data()
     yield from devices()
     yield from codes(device)
     yield from backends(device)
@@ -41,7 +48,28 @@ def versions() -> Iterator[str]:
         try:
             yield f"{library}: {metadata.version(library)}"
         except metadata.PackageNotFoundError:
-            yield f"{library}: not installed"
+            # Triton comes with torch's builds for CUDA, and no extra brings it.
+            how = f", it comes with: {advice(library)}" if extra_of(library) else ""
+            yield f"{library}: not installed{how}"
+
+
+def data() -> Iterator[str]:
+    """Which data of the experiments is in the folder that SIMILITUDE_DATA names, and whether it was published so."""
+    from .reproduce.data.find import SOURCES, DataError, state
+
+    root = os.environ.get("SIMILITUDE_DATA")
+    if not root:
+        yield "data: SIMILITUDE_DATA is not set; docs/guides/data.md says what the experiments need"
+        return
+    if not Path(root).expanduser().is_dir():
+        yield f"data: SIMILITUDE_DATA={root} is not there; set it to the folder of your data"
+        return
+    yield f"data in SIMILITUDE_DATA={root}"
+    for name in SOURCES:
+        try:
+            yield f"  {name}: {state(name)}"
+        except DataError as error:
+            yield f"  {name}: no, {error}"
 
 
 def torch_build() -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from .. import _starting
@@ -25,6 +27,8 @@ else:
 NAMES = ", ".join(EXPERIMENTS)
 # The largest number that an option takes.
 MOST = 2**63 - 1
+# Where a command line's experiment is kept for the help and for completion.
+NAMED = "similitude.named"
 
 
 def fail(sentence: str, code: int = 1) -> NoReturn:
@@ -40,10 +44,16 @@ def known(name: str) -> None:
 
 
 @contextmanager
-def sentences(missing: str, stopped: str, *errors: type[Exception]):
-    """Turns errors into one sentence and an exit code; ``missing`` names the extra that brings a missing library.
+def sentences(missing: str, stopped: str, *errors: type[Exception], extra: str = ""):
+    """Turns errors into one sentence and an exit code.
 
     What takes long to import is imported before.
+
+    Args:
+        missing: the sentence about a missing library, with ``{}`` for its name; what to run follows it.
+        stopped: the sentence after Ctrl-C.
+        errors: errors whose own sentence is shown.
+        extra: the extra that has all that is needed; by default the smallest that brings the missing library.
     """
     _starting.started()
     try:
@@ -53,7 +63,10 @@ def sentences(missing: str, stopped: str, *errors: type[Exception]):
     except UnknownExperiment as error:
         fail(str(error), code=2)
     except ModuleNotFoundError as error:
-        fail(missing.format(error.name))
+        from ..extras import advice
+
+        how = f"pip install 'similitude[{extra}]'" if extra else advice(error.name or "")
+        fail(f"{missing.format(error.name)}: {how}")
     except errors as error:
         fail(str(error))
     except (MemoryError, RuntimeError) as error:
@@ -62,6 +75,57 @@ def sentences(missing: str, stopped: str, *errors: type[Exception]):
         if not too_little_memory(error):
             raise
         fail(f"too little memory: {str(error).splitlines()[0]}")
+
+
+def listing_settings() -> type:
+    """The class of the command ``reproduce``: its help lists the settings of the experiment that is named."""
+    from typer.core import TyperCommand
+
+    class Reproduce(TyperCommand):
+        def parse_args(self, ctx, args):
+            # Neither the help nor a shell's completion has the arguments as values.
+            ctx.meta[NAMED] = [word for word in args if word in EXPERIMENTS][:1]
+            return super().parse_args(ctx, args)
+
+        def format_help(self, ctx, formatter):
+            super().format_help(ctx, formatter)
+            for line in told(*ctx.meta[NAMED]):
+                typer.echo(line)
+
+    return Reproduce
+
+
+def told(name: str | None = None) -> Iterator[str]:
+    """The settings and recipes of an experiment, or of all in short."""
+    from . import described
+
+    if name is None:
+        yield "Settings for --set (similitude reproduce NAME --help says what each is):\n"
+        for one in EXPERIMENTS:
+            keys = ", ".join(setting.key for setting in described.settings(one))
+            yield fill(f"{one}: {keys}", 96, initial_indent="  ", subsequent_indent="    ")
+        return
+    yield f"Recipes of {name}: {', '.join(described.recipes(name))}. Settings for --set, with their values in Config:\n"
+    for key, value, says in described.settings(name):
+        text = f"{key}={value}" + f"  {says.replace('``', '')}" * bool(says)
+        yield fill(text, 96, initial_indent="  ", subsequent_indent="      ", break_long_words=False)
+
+
+def _names(incomplete: str) -> list[str]:
+    return [name for name in EXPERIMENTS if name.startswith(incomplete)]
+
+
+def _recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    from . import described
+
+    return [recipe for name in ctx.meta[NAMED] for recipe in described.recipes(name) if recipe.startswith(incomplete)]
+
+
+def _keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from . import described
+
+    found = [setting for name in ctx.meta[NAMED] for setting in described.settings(name)]
+    return [(f"{setting.key}=", setting.says) for setting in found if setting.key.startswith(incomplete)]
 
 
 def demo(
@@ -77,19 +141,27 @@ def demo(
     """
     from . import demo
 
-    needs = "the demo needs the demo extra, which brings {}: pip install 'similitude[demo]'"
-    with sentences(needs, "stopped; no picture was written.", OSError):
+    stopped = "stopped; no picture was written."
+    with sentences("the demo needs {}, which the demo extra brings", stopped, OSError, extra="demo"):
         demo.check_writable(out)
         demo.show(demo.Config(seed=seed, epochs=epochs, num_features=features), out)
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"Which experiment: {NAMES}.", show_default=False)],
-    recipe: Annotated[str, typer.Option(help="The paper's settings, or another recipe of the experiment.")] = "paper",
+    name: Annotated[str, typer.Argument(help=f"Which experiment: {NAMES}.", show_default=False, autocompletion=_names)],
+    recipe: Annotated[
+        str,
+        typer.Option(help="The paper's settings, or another recipe of the experiment.", autocompletion=_recipes),
+    ] = "paper",
     seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Another seed than the recipe's.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value of one setting; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value of one setting; may be repeated. KEYs are listed below.",
+            autocompletion=_keys,
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run's folder, by default runs/NAME-...; of --all, the runs' folder.")
@@ -116,7 +188,7 @@ def reproduce(
     from .data.find import DataError
     from .record import RunError
 
-    needs = f"{name} needs {{}}, which comes with: pip install 'similitude[demo]'"
+    needs = f"{name} needs {{}}"
     stopped = f"stopped; resume from the last checkpoint with: {shlex.join(['similitude', *sys.argv[1:]])}"
     settings = (settings or []) + ([] if seed is None else [f"seed={seed}"])
     with sentences(needs, stopped, RunError, DataError, ImportError):
@@ -130,7 +202,7 @@ def reproduce(
 
 
 def table(
-    name: Annotated[str | None, typer.Argument(help=f"Which experiment: {NAMES}.")] = None,
+    name: Annotated[str | None, typer.Argument(help=f"Which experiment: {NAMES}.", autocompletion=_names)] = None,
     results: Annotated[Path, typer.Option(help="Folder of the results, one JSON a run.")] = Path("results"),
     docs: Annotated[Path | None, typer.Option(help="Write the tables into the pages of this folder.")] = None,
 ) -> None:
@@ -150,7 +222,7 @@ def table(
     from . import results as found
     from .record import RunError
 
-    with sentences("tables need {}: pip install 'similitude[cli]'", "stopped.", RunError):
+    with sentences("tables need {}", "stopped.", RunError):
         if docs:
             pages.write(docs, results)
             Console().out(f"pages written to {docs}", highlight=False)
@@ -175,10 +247,14 @@ def gallery(
     from .record import RunError
     from .run import progress_of
 
-    console, needs = Console(), "figures need {}, which comes with: pip install 'similitude[viz]'"
+    console = Console()
     stopped = f"stopped; the figures so far are in {out}, without a page."
-    with sentences(needs, stopped, RunError), progress_of(console, "gallery", transient=True) as progress:
+    with (
+        sentences("figures need {}", stopped, RunError, extra="viz"),
+        progress_of(console, "gallery", transient=True) as progress,
+    ):
         written, missing = make(run, out, svg, progress)
-    left = f"; {missing} could not be made, the page says why" if missing else ""
     figures = len([path for path in written if path.suffix == ".png"])
-    console.out(f"{figures} figure{'s' * (figures != 1)} written to {out / 'index.html'}{left}", highlight=False)
+    console.out(f"{figures} figure{'s' * (figures != 1)} written to {out / 'index.html'}", highlight=False)
+    for item in missing:
+        console.out(f"left out: {item.title}, because {item.why}.", highlight=False)

@@ -53,7 +53,7 @@ def explore(
     from .record import RunError
 
     errors = (RunError, DataError, words.SourceError, Refused, OSError, NotHtml)
-    with sentences("explore needs {}: pip install 'similitude[explore]'", "stopped.", *errors):
+    with sentences("explore needs {}", "stopped.", *errors, extra="explore"):
         if out is not None:
             check_place(out)
         else:

@@ -51,13 +51,12 @@ def fit(
     if n is not None and kind not in KINDS[:2]:
         fail(f"--n is the number of answers behind confusions or identification; {kind} have none.", code=2)
     stopped = f"stopped; go on with: {shlex.join(['similitude', *sys.argv[1:]])}"
-    needs = "fit needs {}: pip install 'similitude[cli,sklearn,viz]'"
     try:
         from ..human.report import Asked, study
         from ..human.sheets import SheetError
     except ImportError as error:
         fail(str(error))
-    with sentences(needs, stopped, OSError):
+    with sentences("fit needs {}", stopped, OSError):
         asked = Asked(
             csv, kind, out, n, features, bias, compare, held_out, folds, repeats, restarts, steps, bootstrap, seed
         )

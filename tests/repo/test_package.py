@@ -23,6 +23,7 @@ LAYERS = [
     "form",
     "files",
     "_text",
+    "extras",
     "batches",
     "ops",
     "checks",

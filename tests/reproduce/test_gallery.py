@@ -75,10 +75,14 @@ def test_a_smoke_run_gives_its_figures_and_a_page_that_stands_alone(name, runs, 
     out = tmp_path / "gallery"
     result = invoke(runs / name, "--out", out)
     assert result.exit_code == 0, result.output
-    assert re.match(rf"{len(FIGURES[name])} figures? written to", result.output.splitlines()[-1])
+    lines = result.output.splitlines()
+    written = next(i for i, line in enumerate(lines) if re.match(rf"{len(FIGURES[name])} figures? written to", line))
+    left = "\n".join(lines[written + 1 :])
+    page = (out / "index.html").read_text()
+    assert left.count("left out: ") == page.count("<li>") - 1  # the page lists the run too
+    assert len(re.findall(r"^left out: .*, because .*\.$", left, flags=re.MULTILINE)) == left.count("left out: ")
     assert {path.stem for path in out.glob("*.png")} == FIGURES[name]
     assert {path.name for path in out.iterdir()} == {f"{stem}.png" for stem in FIGURES[name]} | {"index.html"}
-    page = (out / "index.html").read_text()
     shown = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', page)
     assert {base64.b64decode(content) for _, content in shown} == {path.read_bytes() for path in out.glob("*.png")}
     assert all(len(alt) > 30 for alt, _ in shown)
@@ -102,7 +106,7 @@ def test_results_of_all_experiments_make_one_page(runs, tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "they are in the log.jsonl of a Tversky run" in page
     assert "the trained networks are in the model.safetensors of the run" in page
-    assert missing == page.count("<li>") - len(FIGURES)
+    assert len(missing) == page.count("<li>") - len(FIGURES)
 
 
 def test_a_sheet_shows_the_test_images_that_have_each_feature_most(tmp_path):

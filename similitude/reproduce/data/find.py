@@ -167,6 +167,26 @@ def hashes_of(name: str, files: dict[str, File], check: bool) -> dict[str, str]:
     return found
 
 
+def state(name: str) -> str:
+    """Whether the folder of a data set is there, with the files that were published; else raises DataError."""
+    files, url = SOURCES[name]
+    folder = find(name)
+    if folder is None:
+        return f"not there; it would be {files} from {url}"
+    if "unpacked" in files or "/" in files:
+        count = sum(1 for path in folder.iterdir())
+        return f"yes, {count} entries, which are not checked" if count else f"no, {folder} is empty; get it from {url}"
+    expected = [file.removesuffix(".gz") if file.endswith("ubyte.gz") else file for file in files.split(", ")]
+    found = {}
+    for file in expected:
+        packed = folder / f"{file}.gz"
+        path = packed if packed.exists() else folder / file
+        found[file] = File(read(path, name), str(path))
+    known = all(f"{name}/{file}" in KNOWN or file in KNOWN for file in found)
+    hashes_of(name, found, check=known)
+    return f"yes, {'the published files' if known else 'not checked'}"
+
+
 def decoded(content: bytes, shown: str) -> str:
     """UTF-8 text; ``shown`` names its file in the error."""
     try:

@@ -30,8 +30,8 @@ def kinds() -> dict[str, Callable[[list[Run], Progress], Made]]:
 
 def make(
     folder: Path, out: Path, svg: bool = False, progress: Progress = lambda *_, **__: None
-) -> tuple[list[Path], int]:
-    """The files that were written, figures and index.html, and the number of figures that could not be made.
+) -> tuple[list[Path], list[Missing]]:
+    """The files that were written, figures and index.html, and the figures that could not be made.
 
     Args:
         folder: a run's folder, or a folder of results.
@@ -61,13 +61,15 @@ def make(
         raise RunError(f"cannot write to {out}: {error.strerror or error}; give another --out.") from None
     finally:
         remove_empty(made)
-    return [*written, out / "index.html"], len(missing)
+    return [*written, out / "index.html"], missing
 
 
 def _figures(runs: list[Run], progress: Progress) -> Made:
-    for name, kind in kinds().items():
-        own = [run for run in runs if run.whole["experiment"] == name]
-        yield from kind(own, progress) if own else ()
+    of = {name: [run for run in runs if run.whole["experiment"] == name] for name in kinds()}
+    there = [name for name, own in of.items() if own]
+    for i, name in enumerate(there):
+        progress(i, len(there), name)
+        yield from kinds()[name](of[name], progress)
 
 
 def runs_in(folder: Path) -> list[Run]:
