@@ -5,7 +5,7 @@ N objects, P prototypes, K features, H of the objects on the page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..interpret.sets import Universe
 from ..ops.modes import wide
 from ..reach import class_names, evaluating, seen
 from ..shares import measures
-from ..usage import usage
+from ..usage import Counts, Usage, earlier
 from .pictures import Sprite, of_images, of_parameters, of_weights
 
 # Titles of pages that are given none.
@@ -35,6 +35,9 @@ NEAREST, AT_ONCE = 8, 2**24
 ATTRIBUTES = 12
 # Cosine above which a feature is a duplicate of another one.
 DUPLICATE = 0.99
+
+
+Progress = Callable[[int, int, str], object]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def content(
     exact: int = EXACT,
     rounded: int = ROUNDED,
     objects: int = OBJECTS,
+    progress: Progress = lambda done, steps, what: None,
 ) -> Content:
     """What the page shows of a model's Tversky layer and of a data set.
 
@@ -86,6 +90,7 @@ def content(
         exact: bytes up to which measures are float32, so that sums are those of the layer.
         rounded: bytes of measures at most, in float16.
         objects: examples on the page at most.
+        progress: called with (steps done, steps, what is done).
     """
     found, vectors = seen(model, inputs, layer)
     N, K = len(vectors), found.features.num_features
@@ -123,7 +128,7 @@ def content(
         "bias": _array(torch.zeros(found.out_features) if found.bias is None else found.bias),
         # What the layer answers, not what rounded measures would.
         "answers": outputs[:H].argmax(-1).cpu().numpy().astype(np.int32),
-        **_of_bank(found.features, vectors, found.normalize, about),
+        **_of_bank(found.features, vectors, found.normalize, about, progress),
     }
     if labels is not None:
         arrays["labels"] = labels[:H].numpy().astype(np.int32)
@@ -147,18 +152,22 @@ def content_of_words(
     exact: int = EXACT,
     rounded: int = ROUNDED,
     objects: int = OBJECTS,
+    progress: Progress = lambda done, steps, what: None,
 ) -> Content:
     """What the page shows of a universe: named objects as sets of features, without prototypes that answer.
 
     Args:
         u: the universe.
-        title, exact, rounded, objects: as in ``content``.
+        title, exact, rounded, objects, progress: as in ``content``.
     """
     N, K = len(u), len(u.features)
     H, dtype = _held(N, K, objects, exact, rounded)
     threshold = u.threshold if u.cut else None
     held = u.vectors[:H] @ u.features.mT - (0.0 if threshold is None else threshold)
-    bank = FeatureBank(K, u.features.shape[1], presence=None if threshold is None else 0.5, dtype=u.features.dtype)
+    presence = None if threshold is None else 0.5
+    # Starting values would be drawn in vain.
+    bank = FeatureBank(K, u.features.shape[1], presence=presence, device="meta", dtype=u.features.dtype)
+    bank.to_empty(device=u.features.device)
     bank.weight.copy_(u.features)
     if threshold is not None and bank.threshold is not None:
         bank.threshold.copy_(threshold)
@@ -176,7 +185,7 @@ def content_of_words(
         "note": u.note,
     }
     arrays = {"measures": _array(held, dtype), "prototypes": np.zeros((0, K), np.float32)}
-    arrays |= {"bias": np.zeros(0, np.float32), **_of_bank(bank, u.vectors, False, about)}
+    arrays |= {"bias": np.zeros(0, np.float32), **_of_bank(bank, u.vectors, False, about, progress)}
     about["features"] = {str(k): name for k, name in u.feature_names.items()}
     return Content(about, arrays)
 
@@ -225,14 +234,20 @@ def _legible(report: Legibility) -> dict[str, Any]:
     }
 
 
-def _of_bank(bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[str, Any]) -> dict[str, np.ndarray]:
+def _of_bank(
+    bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[str, Any], progress: Progress
+) -> dict[str, np.ndarray]:
     """Presence of each feature among all objects, its mean measure where it is had, and the features most like it."""
     objects = nn.functional.normalize(vectors, dim=-1) if normalize else vectors
-    used = usage(bank, objects, threshold=DUPLICATE)
+    counts = Counts(bank)
+    for part in objects.split(max(1, AT_ONCE // len(bank.weight))):
+        counts.add(part)
+        progress(counts.objects, len(objects), "counting who has each feature")
+    nearest, cosines, duplicates = _nearest(bank.weight, progress)
+    used = Usage.of(counts, duplicates, DUPLICATE)
     about["features"] = {str(k): name for k, name in bank.names.items()}
     about["dead"], about["ever_present"] = used.dead, used.ever_present
-    about["duplicates"] = [[k, earlier, cosine] for k, earlier, cosine in used.duplicates]
-    nearest, cosines = _nearest(bank.weight)
+    about["duplicates"] = [list(found) for found in duplicates]
     threshold = torch.zeros(bank.num_features) if bank.threshold is None else bank.threshold
     return {
         "thresholds": _array(threshold),
@@ -243,16 +258,19 @@ def _of_bank(bank: FeatureBank, vectors: Tensor, normalize: bool, about: dict[st
     }
 
 
-def _nearest(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The features most like each by cosine, ``[K, n]``, and these cosines."""
+def _nearest(weight: Tensor, progress: Progress) -> tuple[Tensor, Tensor, list[tuple[int, int, float]]]:
+    """The features most like each by cosine, ``[K, n]``, these cosines, and duplicates as in ``Usage``."""
     unit = nn.functional.normalize(weight.detach().to(wide(weight.dtype)), dim=-1)
-    n, found = min(NEAREST, len(unit) - 1), []
+    n, found, duplicates = min(NEAREST, len(unit) - 1), [], []
     for start in range(0, len(unit), step := max(1, AT_ONCE // len(unit))):
         cosines = unit[start : start + step] @ unit.mT
+        duplicates += earlier(cosines, start, DUPLICATE)
         rows = torch.arange(len(cosines), device=unit.device)
         cosines[rows, start + rows] = -2.0
         found.append(cosines.topk(n, dim=-1))
-    return torch.cat([f.indices for f in found]).cpu(), torch.cat([f.values for f in found]).cpu()
+        progress(start + len(cosines), len(unit), "comparing features")
+    nearest, cosines = (torch.cat([part[i] for part in found]).cpu() for i in (1, 0))
+    return nearest, cosines, duplicates
 
 
 def _score(answers: Tensor, labels: Tensor, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -43,6 +43,8 @@ def explore(
     is served on this machine alone, until Ctrl-C, and asks nothing of any other. --out writes one file instead, which
     holds the examples that it shows: give it to no one who may not see them.
     """
+    from rich.console import Console
+
     from ..explore import whole_page
     from ..explore.edits import Refused
     from ..explore.page import NotHtml, check_place
@@ -51,6 +53,7 @@ def explore(
     from .data.find import DataError
     from .explored import NOTE, session_of
     from .record import RunError
+    from .run import progress_of
 
     errors = (RunError, DataError, words.SourceError, Refused, OSError, NotHtml)
     with sentences("explore needs {}", "stopped.", *errors, extra="explore"):
@@ -59,9 +62,10 @@ def explore(
         else:
             _check_address(host, allow_remote)
         typer.echo(f"reading {source} …", err=True)
-        session = session_of(source, network, names, vocabulary, how_many, features, bank)
-        if beside is not None:
-            session.place(session_of(beside, network).content)
+        with progress_of(Console(stderr=True), "", transient=True) as progress:
+            session = session_of(source, network, names, vocabulary, how_many, features, bank, progress)
+            if beside is not None:
+                session.place(session_of(beside, network, progress=progress).content)
         if out is not None:
             note = NOTE if session.universe is None else ""
             write_text(out, whole_page(session.named, note))

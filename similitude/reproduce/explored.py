@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..explore.content import OBJECTS, Content, content, content_of_words
+from ..explore.content import OBJECTS, Content, Progress, content, content_of_words
 from ..explore.session import Session
 from ..interpret import words
 from ..models.data_domain import DataDomain
@@ -19,6 +20,7 @@ from .data.digits import mnist
 from .data.made_up import synthetic_digits
 from .figures.gallery import runs_in
 from .figures.runs import Run
+from .loop import counted
 from .mnist import NETWORKS
 from .record import RunError
 
@@ -37,10 +39,11 @@ def session_of(
     how_many: int = 30_000,
     features: int | None = None,
     bank: str | None = None,
+    progress: Progress = lambda done, steps, what: None,
 ) -> Session:
-    """A session on what the source holds; the arguments are those of the command."""
+    """A session on what the source holds; the arguments are those of the command, and of ``content``."""
     if source == DEMO:
-        return demo_session(names)
+        return demo_session(names, progress=progress)
     folder = Path(source).expanduser()
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
@@ -48,9 +51,13 @@ def session_of(
             name, model, x, y = _network(run, network)
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
             return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
-    u = words.universe(source, vocabulary, how_many, features, bank=bank)
+    u = words.universe(source, vocabulary, how_many, features, progress=partial(progress, what="fitting"), bank=bank)
     title = f"Words of {folder.name or source}"
-    return Session(lambda: content_of_words(u, title, exact=2**24, rounded=2**25), universe=u, names_file=names)
+
+    def make() -> Content:
+        return content_of_words(u, title, exact=2**24, rounded=2**25, progress=progress)
+
+    return Session(make, universe=u, names_file=names)
 
 
 def session_of_digits(
@@ -71,12 +78,15 @@ def session_of_digits(
     return Session(make, model.eval(), bank, edited=edited, inputs=vectors, labels=y, names_file=names)
 
 
-def demo_session(names: Path | None = None, examples: int = OBJECTS) -> Session:
+def demo_session(
+    names: Path | None = None, examples: int = OBJECTS, progress: Progress = lambda done, steps, what: None
+) -> Session:
     """The demo's layer, which is trained first, and its test digits; the page holds as many of them as ``examples``."""
     config = demo.Config()
     digits = demo.load_digits(config.seed)
     layer = demo.tversky(digits, config)
-    demo.train(layer, digits, config, config.tversky_rate, config.tversky_decay)
+    step = counted(progress, config.steps(digits), "training the demo's layer")
+    demo.train(layer, digits, config, config.tversky_rate, config.tversky_decay, lambda loss: step())
     x, y = digits.test_x, digits.test_y
     images = digits.restored(x).clamp(0, 1).reshape(-1, demo.SIDE, demo.SIDE)
 
