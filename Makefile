@@ -69,6 +69,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	@if [ -x node_modules/.bin/eslint ]; then node_modules/.bin/eslint --config tests/explore/eslint.config.mjs similitude; \
+	else echo "the pages' modules are not checked: npm install --no-save eslint"; fi
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -26,6 +26,7 @@ SCREENS = {
     "edit": "edit/prototype/7",
     "compare": "compare",
 }
+HEIGHT = "document.documentElement.scrollHeight"
 EXPRESSION = "[...document.querySelectorAll('#content .row button')].at(-1)?.textContent ?? ''"
 
 
@@ -37,7 +38,12 @@ def taken(page, address: str, out: Path, name: str) -> None:
     expression = page.evaluate(EXPRESSION)
     for screen, place in SCREENS.items():
         show(page, place.replace("EXPRESSION", expression))
-        page.screenshot(path=out / f"{name}-{screen}.png", full_page=True)
+        # As tall as the page is, so that what sticks to the window and what is drawn when it is seen are whole.
+        width, height = page.viewport_size["width"], page.viewport_size["height"]
+        page.set_viewport_size({"width": width, "height": min(4000, page.evaluate(HEIGHT))})
+        page.wait_for_timeout(100)
+        page.screenshot(path=out / f"{name}-{screen}.png")
+        page.set_viewport_size({"width": width, "height": height})
 
 
 def show(page, screen: str) -> None:
@@ -47,9 +53,7 @@ def show(page, screen: str) -> None:
 
 def opened(browser, size: str, scheme: str):
     width, height = SIZES[size]
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    # What sticks to the window would be drawn over the middle of a long page.
-    return page
+    return browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
 
 
 def main(arguments: list[str]) -> None:

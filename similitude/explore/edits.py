@@ -75,7 +75,7 @@ def values_of(model: Any, kind: str, index: int) -> list[float]:
     """A prototype or a feature as it is, flat, to draw on."""
     weight = model.features if isinstance(model, DataDomain) else model.features.weight
     rows = {"prototype": model.prototypes, "feature": weight}.get(kind)
-    if rows is None or not _index(index, len(rows)):
+    if rows is None or not is_index(index, len(rows)):
         raise Refused(f"there is no {kind} {index!r}.")
     return rows[index].detach().flatten().tolist()
 
@@ -112,7 +112,7 @@ def _write(layer: TverskyProjection, change: Change) -> None:
         except (ValueError, TypeError):
             raise Refused(f"{name} must be new values by their index.") from None
         for i, row in rows.items():
-            if not _index(i, len(parts[name])):
+            if not is_index(i, len(parts[name])):
                 raise Refused(f"there is no {name.removesuffix('s')} {i}; they are 0 to {len(parts[name]) - 1}.")
             part = parts[name]
             found.append((part, i, _values(row if isinstance(row, list) else [row], part, part.shape[1:])))
@@ -139,5 +139,5 @@ def _values(values: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     return found
 
 
-def _index(value: object, size: int) -> bool:
+def is_index(value: object, size: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size

@@ -62,7 +62,8 @@ def application(session: Session, token: str, host: str = "127.0.0.1") -> Starle
     """
     pages = {name: (read(name), KINDS[name[name.rindex(".") :]]) for name in files()}
     questions: dict[str, Callable[[dict[str, Any]], Any]] = {
-        name: getattr(session, name) for name in ("name", "set", "measures", "image", "preview", "apply", "undo")
+        name: getattr(session, name)
+        for name in ("name", "set", "measures", "image", "pictures", "preview", "apply", "undo")
     }
 
     def index(request: Request) -> Response:

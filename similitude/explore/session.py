@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -18,11 +19,12 @@ from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
 from .beside import beside
 from .content import Content
-from .edits import Refused, preview, undo_of, values_of
+from .edits import Refused, is_index, preview, undo_of, values_of
 from .page import described, sprites
+from .pictures import of_images
 
-# Names of one length at most, and objects that a set lists.
-LONGEST, LISTED = 80, 60
+# Letters of a name at most, objects that a set lists, and pictures that are sent at once.
+LONGEST, LISTED, PICTURES = 80, 60, 200
 Question = Mapping[str, Any]
 
 
@@ -75,6 +77,7 @@ class Session:
         """What the page reads first."""
         offers = {"sets": self.universe is not None, "edit": self.edited is not None, "save": self.model is not None}
         offers["add"] = isinstance(self.edited, DataDomain)
+        offers["thresholds"] = not offers["add"] and self.content.about["layer"]["thresholds"]
         kept = "kept until the server stops" if self.names_file is None else f"kept in {self.names_file.name}"
         more: dict[str, Any] = {"offers": offers, "names_kept": kept, "edits": len(self.undos)}
         if self.universe is not None:
@@ -132,9 +135,9 @@ class Session:
     def measures(self, question: Question) -> dict[str, Any]:
         """Measures of one object that the page does not hold."""
         index = question.get("index")
-        if self.universe is None or not isinstance(index, int) or not 0 <= index < len(self.universe):
+        if self.universe is None or not is_index(index, len(self.universe)):
             raise Refused(f"there is no object {index!r}.")
-        return {"measures": self.universe.measures(index).tolist()}
+        return {"measures": self.universe.measures(index).tolist()}  # pyright: ignore[reportArgumentType]
 
     def image(self, question: Question) -> dict[str, Any]:
         """The values of a prototype, a feature or an input, exactly, to draw on."""
@@ -142,19 +145,35 @@ class Session:
         kind, index = question.get("kind"), question.get("index")
         if kind != "example":
             return {"pixels": values_of(edited, str(kind), index)}  # pyright: ignore[reportArgumentType]
-        if not isinstance(index, int) or not 0 <= index < len(inputs):
+        if not is_index(index, len(inputs)):
             raise Refused(f"there is no example {index!r}; they are 0 to {len(inputs) - 1}.")
-        return {"pixels": inputs[index].flatten().tolist()}
+        return {"pixels": inputs[index].flatten().tolist()}  # pyright: ignore[reportArgumentType]
+
+    def pictures(self, question: Question) -> dict[str, Any]:
+        """Small images of inputs that the page does not hold, as a sprite; null where inputs are no images."""
+        _, (inputs, _) = self._editing()
+        indices = question.get("indices")
+        if (
+            not isinstance(indices, list)
+            or len(indices) > PICTURES
+            or not all(is_index(i, len(inputs)) for i in indices)
+        ):
+            raise Refused(f"indices must be {PICTURES} examples at most, from 0 to {len(inputs) - 1}.")
+        if inputs.dim() != 4 or not indices:
+            return {"sprite": None}
+        sprite = of_images(inputs[indices])
+        return {"sprite": {**sprite.about(), "png": base64.b64encode(sprite.png).decode()}}
 
     def preview(self, question: Question) -> dict[str, Any]:
         """Answers before and after an edit that is not applied."""
         edited, data = self._editing()
         seen = preview(edited, *data, question)
-        classes = [[label, *seen.accuracy(label)] for label in seen.labels.unique().tolist()]
+        labels, counts = (found.tolist() for found in seen.labels.unique(return_counts=True))
         flips = [[i, int(seen.before[i]), int(seen.after[i]), int(seen.labels[i])] for i in seen.flips.tolist()]
         return {
             "all": seen.accuracy(),
-            "classes": classes,
+            "classes": [[label, *seen.accuracy(label)] for label in labels],
+            "counts": list(zip(labels, counts, strict=True)),
             "flips": flips,
             "repaired": len(seen.repaired),
             "broken": len(seen.broken),

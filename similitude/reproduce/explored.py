@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,8 @@ def session_of(
             name, model, x, y = _network(run, network)
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
             return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
-    u = words.universe(source, vocabulary, how_many, features, progress=partial(progress, what="fitting"), bank=bank)
+    tell = lambda done, steps: progress(done, steps, "fitting a bank")  # noqa: E731
+    u = words.universe(source, vocabulary, how_many, features, progress=tell, bank=bank)
     title = f"Words of {folder.name or source}"
 
     def make() -> Content:

@@ -2,9 +2,13 @@
 
 import os
 import shutil
+import socket
+import threading
+import time
 from contextlib import contextmanager
 
 import pytest
+from shown import TOKEN
 
 # The browser of this name is Debian's.
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -44,3 +48,25 @@ def visit(browser):
             context.close()
 
     return visit
+
+
+@pytest.fixture
+def serve():
+    """A context with a server of a session; its value is the address, without the token."""
+
+    @contextmanager
+    def serve(session):
+        from similitude.explore.server import server
+
+        running = server(session, TOKEN)
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+            thread.start()
+            while not running.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+            running.should_exit = True
+            thread.join(10)
+
+    return serve

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from similitude import cli
-from similitude.reproduce import demo, explored, run
+from similitude.reproduce import demo, editing, explored, run
 from similitude.reproduce.data.made_up import synthetic_digits
 
 
@@ -77,10 +78,29 @@ def test_names_are_kept_in_the_run(mnist_run, tmp_path):
     assert about(tmp_path / "page.html")["features"] == {"1": "stroke"}
 
 
-def test_word_vectors_are_shown_as_a_page(tmp_path):
-    words = tmp_path / "words.txt"
+@pytest.fixture
+def words(tmp_path):
     lines = [f"word{i} " + " ".join(f"{v:.3f}" for v in torch.randn(6).tolist()) for i in range(40)]
-    words.write_text("\n".join(lines))
+    (tmp_path / "words.txt").write_text("\n".join(lines))
+    return tmp_path / "words.txt"
+
+
+def test_what_takes_long_tells_how_far_it_is(words, few_digits, monkeypatch):
+    told = []
+    monkeypatch.setattr(import_module("similitude.explore.content"), "AT_ONCE", 16 * 7)
+    explored.session_of(str(words), features=16, progress=lambda *step: told.append(step))
+    for what, steps in (("fitting a bank", 16), ("counting who has each feature", 40), ("comparing features", 16)):
+        found = [(done, all_) for done, all_, name in told if name == what]
+        assert found[-1] == (steps, steps)
+        assert found == sorted(found)
+        assert len(found) > 2 or what == "fitting a bank"
+    told.clear()
+    explored.session_of("demo", progress=lambda *step: told.append(step))
+    trained = [(done, all_) for done, all_, name in told if "training" in name]
+    assert [done for done, _ in trained] == list(range(1, trained[-1][1] + 1))
+
+
+def test_word_vectors_are_shown_as_a_page(words, tmp_path):
     assert invoke(words, "--features", 16, "--out", tmp_path / "page.html").exit_code == 0
     found = about(tmp_path / "page.html")
     assert found["layer"]["objects_only"]
@@ -114,9 +134,11 @@ def test_what_cannot_be_explored_is_one_sentence(mnist_run, tmp_path):
         assert "Traceback" not in result.output
 
 
-def test_a_run_of_edits_can_be_drawn_on(tmp_path):
+def test_a_run_of_edits_can_be_drawn_on(tmp_path, monkeypatch):
     from rich.console import Console
 
+    # One drawing is selected instead of one out of hundreds.
+    monkeypatch.setattr(editing, "lines", lambda: iter([(14, 8, 14, 21, 2)]))
     folder = tmp_path / "editing"
     run.run("editing", "paper", [], folder, tmp_path / "results", "cpu", True, Console(quiet=True))
     session = explored.session_of(str(folder))

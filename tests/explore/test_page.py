@@ -1,58 +1,18 @@
-"""The page in a real browser: every screen, as a file and served, by mouse and keyboard; its numbers are Python's."""
+"""The page in a real browser, as a file: every screen, by mouse and keyboard; its numbers are Python's."""
 
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from shown import ANSWERING, EXPRESSIONS, SCREENS, converted, digits, go, looks, network, number, until, words
 
-from similitude import FeatureBank, TverskyProjection, convert
+from similitude import TverskyProjection
 from similitude.explain import decision, explain, pair
 from similitude.explore import explore
 from similitude.explore.content import content
 from similitude.explore.page import whole_page
-from similitude.explore.session import Session
 from similitude.interpret.graph import field_graph
 from similitude.interpret.legibility import legibility
-from similitude.interpret.sets import Universe
-from similitude.models.data_domain import DataDomain
-from similitude.reproduce.data.made_up import synthetic_digits
-
-TOKEN = "the-token"
-WORDS = ["good", "bad", "better", "worse", "best", "ice-cream", "don't", "été", "<b>bold</b>", "</script>"]
-
-
-def digits(count=60):
-    made = synthetic_digits(200)
-    return made.test_x[:count].float().div(255).unsqueeze(1), made.test_y[:count].long()
-
-
-def network(x, y):
-    """A network whose prototypes and features are digits."""
-    torch.manual_seed(0)
-    head = TverskyProjection(784, 10, 12, parametrization="plain", init="unit", bias=True)
-    net = DataDomain(nn.Flatten(), head, (1, 28, 28)).eval()
-    net.set_images(torch.stack([x[y == c].mean(0) for c in range(10)]), torch.randn(12, 1, 28, 28))
-    with torch.no_grad():
-        net.alpha, net.beta, net.theta = 0.5, 0.2, 0.01
-        net.bias.normal_()
-    return net
-
-
-def words():
-    torch.manual_seed(1)
-    return Universe(FeatureBank(16, 6, presence=0.4), WORDS, torch.randn(len(WORDS), 6))
-
-
-def converted():
-    """A frozen backbone with a new head, and inputs that are no images."""
-    torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 3))
-    convert(model, "2", num_features=8, start="weights", freeze=True, presence=0.3)
-    return model.eval(), torch.randn(40, 9), torch.arange(40) % 3
 
 
 @pytest.fixture(scope="module")
@@ -76,63 +36,12 @@ def pages(tmp_path_factory):
     return {path.stem: path.as_uri() for path in folder.iterdir()}
 
 
-@pytest.fixture
-def served():
-    """The address of a server on the digits, and its session."""
-    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-    assert uvicorn
-    from similitude.explore.server import server
-
-    x, y = digits()
-    net = network(x, y)
-    session = Session(
-        lambda: content(net, x, y, classes=list("0123456789"), title="Digits"), net, edited=net, inputs=x, labels=y
-    )
-    running = server(session, TOKEN)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not running.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/", session
-        running.should_exit = True
-        thread.join(10)
-
-
-SCREENS = ["", "features", "feature/3", "sets", "sets/NAMES", "pair", "pair/e0/e1"]
-ANSWERING = ["prototypes", "prototype/1", "why", "why?wrong", "why/0", "why/0/1", "why/0/1/2", "edit", "nothing/there"]
-
-
-def go(page, screen):
-    page.evaluate("screen => { location.hash = '#/' + screen; }", screen)
-    page.wait_for_timeout(60)
-
-
-def until(page, expression):
-    """Waits for it to be true; Playwright's own way of waiting is what the page's policy forbids."""
-    end = time.monotonic() + 10
-    while not page.evaluate(expression):
-        assert time.monotonic() < end, f"not so after 10 s: {expression}"
-        time.sleep(0.02)
-
-
-def looks(page):
-    """What is wrong with what is shown: content that is cut to the right, or nothing to read."""
-    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert wide <= 0, f"{wide} pixels to the right are cut"
-    assert page.locator("h1").count() == 1
-    assert len(page.locator("main").inner_text()) > 20
-    assert page.evaluate("document.documentElement.dataset.ready") == "yes"
-
-
 @pytest.mark.parametrize("size", [(1280, 800, "light"), (390, 844, "dark")], ids=["desk", "phone"])
 @pytest.mark.parametrize("name", ["digits", "words", "converted"])
 def test_every_screen_is_shown_from_a_file(pages, visit, name, size):
-    text = {"digits": "7%20%26%20%231", "words": "good%20%26%20bad", "converted": "b%20-%20c"}[name]
     with visit(pages[name], *size) as page:
         for screen in SCREENS + ([] if name == "words" else ANSWERING):
-            go(page, screen.replace("NAMES", text))
+            go(page, screen.replace("NAMES", EXPRESSIONS[name]))
             looks(page)
         assert page.locator("main b, main i").count() == 0
 
@@ -143,27 +52,6 @@ def test_the_page_of_the_docs_shows_every_screen(visit):
         for screen in SCREENS + ANSWERING:
             go(page, screen.replace("NAMES", "7%20%26%209"))
             looks(page)
-
-
-def test_every_screen_is_shown_by_a_server(served, visit):
-    address, _ = served
-    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
-        assert TOKEN not in page.url
-        for screen in SCREENS + ANSWERING:
-            go(page, screen.replace("NAMES", "7"))
-            looks(page)
-        page.reload()
-        page.wait_for_selector("html[data-ready=yes]")
-
-
-def test_without_the_token_there_is_nothing_to_see(served, visit):
-    address, _ = served
-    with visit(address, own=(address, "blob:", "data:"), quiet=False) as page:
-        assert "it holds the token" in page.locator("main").inner_text()
-
-
-def number(text):
-    return float(text.replace("−", "-").replace("+", "").replace(",", "").replace("%", ""))
 
 
 def test_numbers_are_those_of_python(pages, visit):
@@ -382,65 +270,6 @@ def test_a_name_given_in_a_file_is_kept_by_the_browser(pages, visit):
         page.locator("#name").fill("<b>stroke</b>")
         page.keyboard.press("Enter")
         page.wait_for_selector("#status:text('already')")
-
-
-def test_drawing_previews_applies_undoes_and_saves(served, visit, tmp_path):
-    address, session = served
-    before = session.model.prototypes.detach().clone()
-    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:"), accept_downloads=True) as page:
-        go(page, "edit")
-        page.wait_for_selector("#preview:enabled")
-        page.locator("#index").select_option("7")
-        page.wait_for_selector("#preview:enabled")
-        box = page.locator("canvas").bounding_box()
-        page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2, steps=5)
-        page.mouse.up()
-        page.locator("#preview").click()
-        page.wait_for_selector("#outcome")
-        assert "answers flip" in page.locator("#outcome").inner_text()
-        assert torch.equal(session.model.prototypes, before)
-        page.locator("#apply").click()
-        page.wait_for_selector("#undo:text('Undo (1)')")
-        edited = session.model.prototypes.detach().clone()
-        changed = (edited != before).flatten(1).sum(1)
-        assert changed[7] > 10
-        assert changed.sum() == changed[7]
-        with page.expect_download() as download:
-            page.locator("#save").click()
-        download.value.save_as(tmp_path / "edited.safetensors")
-        page.locator("#undo").click()
-        page.wait_for_selector("#undo:text('Undo (0)')")
-    from safetensors.torch import load_file
-
-    assert torch.equal(session.model.prototypes, before)
-    assert torch.equal(load_file(tmp_path / "edited.safetensors")["prototypes"], edited)
-
-
-def test_several_drawings_are_one_edit(served, visit):
-    address, session = served
-    x, _ = digits()
-    with visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
-        go(page, "edit/prototype/7")
-        page.wait_for_selector("#preview:enabled")
-        for kind, index in (("prototype", "7"), ("added", "0"), ("added", "1"), ("feature", "3")):
-            if kind != page.locator("#kind").input_value():
-                page.locator("#kind").select_option(kind)
-            page.wait_for_selector("#preview:enabled")
-            page.locator("#index").select_option(index=int(index))
-            page.wait_for_selector("#preview:enabled")
-            page.locator("#from").fill(index)
-            page.get_by_role("button", name="Copy", exact=True).click()
-            page.wait_for_selector("#preview:enabled")
-        page.get_by_role("button", name="leave out new feature 1").click()
-        page.wait_for_selector("#preview:enabled")
-        page.locator("#apply").click()
-        page.wait_for_selector("#undo:text('Undo (1)')")
-    assert torch.equal(session.model.prototypes[7], x[7])
-    assert torch.equal(session.model.features[3], x[3])
-    assert len(session.model.features) == 13
-    assert torch.equal(session.model.features[12], x[1])
 
 
 def test_a_notebook_shows_the_page_in_a_frame(visit, tmp_path):

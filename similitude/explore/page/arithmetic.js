@@ -88,14 +88,14 @@ export function descending(values) {
 // The parts of an explanation, as Python's explain: shares by kind, bias and their sum.
 export function explained(a, b, bias, layer, off = new Set()) {
   const { common, aOnly, bOnly } = sharesOf(a, b, layer, off);
-  let total = bias;
+  let all = bias;
   for (let k = 0; k < a.length; k++) {
     common[k] *= layer.scale;
     aOnly[k] *= layer.scale;
     bOnly[k] *= layer.scale;
-    total += common[k] + aOnly[k] + bOnly[k];
+    all += common[k] + aOnly[k] + bOnly[k];
   }
-  return { common, aOnly, bOnly, bias, similarity: total };
+  return { common, aOnly, bOnly, bias, similarity: all };
 }
 
 // What each feature adds to the difference of two explanations, as Python's decision.
@@ -107,9 +107,9 @@ export function differenceOf(mine, theirs) {
 
 // The paper's semantic score of an object in a set of features: the sum of its measures of them.
 export function score(measures, members) {
-  let total = 0;
-  for (const k of members) total += measures[k];
-  return total;
+  let sum = 0;
+  for (const k of members) sum += measures[k];
+  return sum;
 }
 
 // Tversky's ratio model on numbers of features, |X ∩ F| / |X ∪ F| with alpha = beta = 1.

@@ -2,10 +2,13 @@
 
 import { keepAddress } from "./address.js";
 import { drawing } from "./drawing.js";
-import { className, exampleName, featureName, isHeld } from "./model.js";
-import { card, exampleTile, h, percent, say, strip, whole, wideCard } from "./parts.js";
+import { className, exampleName, featureName, isWrong, labelOf } from "./model.js";
+import { exampleTile, h, percent, say, strip, whole, wideCard } from "./parts.js";
+import { previewed } from "./preview.js";
 
-const FLIPS = 40;
+// Examples of a class that are shown as read wrongly.
+const MISREAD = 24;
+const INKS = [["faint, 0.5", 0.5], ["0.75", 0.75], ["full, 1", 1], ["1.5", 1.5], ["2", 2]];
 
 export function edit(model, wanted, index) {
   if (!model.source.ask) {
@@ -17,26 +20,31 @@ export function edit(model, wanted, index) {
   if (!model.about.shape) return thresholdsAlone(model);
   const canvas = h("canvas", { class: "draw", tabindex: 0, role: "img", "aria-label": "Drawing. Arrow keys move the pen, space draws." });
   const board = drawing(canvas, model.about.shape, () => keep()), answer = h("div", {});
-  const kind = h("select", { id: "kind", onchange: () => other() }, h("option", { value: "prototype" }, "prototype"), h("option", { value: "feature" }, "feature"), model.about.offers.add ? h("option", { value: "added" }, "new feature") : null);
+  const options = (pairs) => pairs.map(([name, value]) => h("option", { value }, name));
+  const kind = h("select", { id: "kind", onchange: () => other() }, options([["prototype", "prototype"], ["feature", "feature"]]), model.about.offers.add ? options([["new feature", "added"]]) : null);
   const which = h("select", { id: "index", "aria-label": "Which one", onchange: () => { keep(); load(); } });
-  const example = h("input", { type: "text", id: "from", inputmode: "numeric", size: 6, placeholder: "number" });
-  const erase = h("button", { type: "button", "aria-pressed": "false", onclick: () => { board.ink = board.ink ? 0 : 1; erase.setAttribute("aria-pressed", String(!board.ink)); } }, "Erase");
-  const size = h("select", { id: "pen", onchange: () => { board.size = Number(size.value); } }, [1, 2, 3].map((n) => h("option", { value: n }, `${n} px`)));
+  const size = h("select", { id: "pen", onchange: () => { board.size = Number(size.value); } }, options([1, 2, 3, 4].map((n) => [`${n} px`, n])));
   size.value = "2";
-  const countNew = () => [...drawn.keys()].filter((key) => key.startsWith("added")).length;
+  const ink = h("select", { id: "ink", onchange: () => { board.ink = Number(ink.value); } });
+  const example = h("input", { type: "text", id: "from", size: 6, placeholder: "number" });
+  const factor = h("select", { id: "factor", "aria-label": "How strong" }, options([0.5, 1, 1.5, 2].map((n) => [`× ${n}`, n])));
+  factor.value = "1";
+  const news = () => [...drawn.keys()].filter((key) => key.startsWith("added")).map((key) => Number(key.split(" ")[1]));
+  const next = () => Math.max(-1, ...news()) + 1;
   function fill() {
-    const [count, name] = { prototype: [model.P, className], feature: [model.K, featureName], added: [countNew() + 1, (_, i) => `${i + 1}`] }[kind.value];
-    which.replaceChildren(...Array.from({ length: count }, (_, i) => h("option", { value: i }, name(model, i))));
-    which.value = String(kind.value === "added" ? count - 1 : 0);
+    const [indices, name] = {
+      prototype: [model.P, className], feature: [model.K, featureName], added: [next() + 1, (_, i) => `${i + 1}`],
+    }[kind.value];
+    which.replaceChildren(...options(Array.from({ length: indices }, (_, i) => [name(model, i), i])));
+    which.value = String(kind.value === "added" ? indices - 1 : 0);
   }
   // What was drawn so far: pixels by what they are for, such as "prototype 7"; all of it is one edit.
-  const drawn = new Map(), list = h("div", { class: "row" });
+  const drawn = new Map(), list = h("div", { class: "row", id: "drawn" });
   let target = "";
   function keep() {
     if (board.touched) drawn.set(target, Array.from(board.pixels));
     // After one new feature another one can be chosen.
-    const next = countNew();
-    if (kind.value === "added" && which.options.length <= next) which.append(h("option", { value: next }, `${next + 1}`));
+    if (kind.value === "added") for (let i = which.options.length; i <= next(); i++) which.append(...options([[`${i + 1}`, i]]));
     list.replaceChildren(...[...drawn.keys()].map((key) => h("span", { class: "chip" }, told(key), h("button", { class: "small", "aria-label": `leave out ${told(key)}`, onclick: () => { drawn.delete(key); load(); } }, "×"))));
   }
   function told(key) {
@@ -56,16 +64,27 @@ export function edit(model, wanted, index) {
   }
   const put = (pixels) => { board.set(pixels); board.touched = true; keep(); };
   const blank = () => new Array(board.pixels.length).fill(0);
+  const image = async (of, i) => (await model.source.ask("image", { kind: of, index: i })).pixels;
   // Shows what is drawn on: as it was drawn so far, or as it is.
   const load = () => step(async () => {
     target = `${kind.value} ${which.value}`;
     if (kind.value !== "added") keepAddress(`#/edit/${kind.value}/${which.value}`);
     if (drawn.has(target)) board.set(drawn.get(target));
-    else board.set(kind.value === "added" ? blank() : (await model.source.ask("image", { kind: kind.value, index: Number(which.value) })).pixels);
+    else board.set(kind.value === "added" ? blank() : await image(kind.value, Number(which.value)));
+    // Signed weights can count against; 0 erases.
+    const chosen = ink.value || "1";
+    ink.replaceChildren(...options([...INKS, ...(board.signed ? [["against, −1", -1]] : []), ["erase", 0]]));
+    ink.value = chosen;
     keep();
+    if (!answer.querySelector("#outcome")) answer.replaceChildren(...[kind.value === "prototype" ? misread(model, Number(which.value)) : null].filter(Boolean));
   });
   const other = () => { keep(); fill(); load(); };
-  const copy = () => step(async () => put((await model.source.ask("image", { kind: "example", index: Number(example.value || NaN) })).pixels));
+  const copy = () => step(async () => put(await image("example", Number(example.value.replace("#", "") || NaN))));
+  const add = () => {
+    drawn.set(`added ${next()}`, Array.from(board.pixels, (value) => value * Number(factor.value)));
+    keep();
+    say(`The drawing is new feature ${next()} of this edit too.`);
+  };
   if (wanted === "feature" && index < model.K) kind.value = "feature";
   fill();
   if (index < which.options.length) which.value = String(index);
@@ -76,14 +95,25 @@ export function edit(model, wanted, index) {
     h("div", { class: "two wider", id: "edit" },
       h("section", { class: "card" },
         h("div", { class: "row" }, h("label", { for: "kind" }, "Draw on"), kind, which),
-        canvas, h("p", {}),
-        h("div", { class: "row" }, h("label", { for: "pen" }, "Pen"), size, erase, h("button", { onclick: () => put(blank()) }, "Clear"), h("button", { onclick: () => { drawn.delete(target); board.touched = false; load(); } }, "As it was")),
+        canvas,
+        h("p", { class: "soft hint" }, "Hold Shift for a straight line."),
+        h("div", { class: "row" }, h("span", { class: "field" }, h("label", { for: "pen" }, "Pen"), size), h("span", { class: "field" }, h("label", { for: "ink" }, "Ink"), ink)),
+        h("div", { class: "row" }, h("button", { onclick: () => put(blank()) }, "Clear"), h("button", { onclick: () => { drawn.delete(target); board.touched = false; load(); } }, "As it was")),
         h("div", { class: "row" }, h("label", { for: "from" }, "Copy example"), example, h("button", { onclick: copy }, "Copy")),
+        model.about.offers.add ? h("div", { class: "row" }, h("button", { id: "add", onclick: add }, "Add the drawing as a feature"), factor) : null,
         list,
         ...deciding(model, changes, answer)),
       answer),
-    model.layer.thresholds ? h("section", {}, h("p", {}), ...thresholds(model)) : null,
+    model.about.offers.thresholds ? h("section", {}, h("p", {}), ...thresholds(model)) : null,
   ];
+}
+
+// Examples of a class that have another answer now: what a drawing might repair.
+function misread(model, p) {
+  const own = Array.from({ length: model.H }, (_, i) => i).filter((i) => labelOf(model, i) === p), wrong = own.filter((i) => isWrong(model, i));
+  if (!wrong.length) return null;
+  return wideCard(`Answered wrongly now: ${whole(wrong.length)} of ${whole(own.length)} examples of ${className(model, p)} on this page`,
+    strip(wrong.slice(0, MISREAD).map((i) => exampleTile(model, i, { caption: `${exampleName(model, i)} as ${className(model, model.data.answers.values[i])}` }))));
 }
 
 // Runs a step with the buttons off; what goes wrong is said.
@@ -100,7 +130,10 @@ function deciding(model, changes, answer, id = (name) => name) {
     model.source.about = about;
     window.dispatchEvent(new CustomEvent("changed", { detail: text }));
   };
-  const preview = () => step(async () => answer.replaceChildren(...previewed(model, await model.source.ask("preview", changes()))));
+  const preview = () => step(async () => {
+    const asked = changes();
+    answer.replaceChildren(...await previewed(model, asked, await model.source.ask("preview", asked)));
+  });
   const apply = () => step(async () => changed("The edit is applied.", await model.source.ask("apply", changes())));
   const undo = () => step(async () => changed("The edit is undone.", await model.source.ask("undo")));
   return [
@@ -118,7 +151,6 @@ function thresholds(model) {
     const column = model.data.measures.column(k()), shift = Number(value.value) - now();
     told.textContent = `Of the examples here ${percent(column.filter((v) => v > shift).length / column.length)} would have it; now ${percent(column.filter((v) => v > 0).length / column.length)} do.`;
   }
-  const countNew = () => [...drawn.keys()].filter((key) => key.startsWith("added")).length;
   function fill() {
     value.value = String(Number(now().toPrecision(6)));
     answer.replaceChildren();
@@ -132,22 +164,7 @@ function thresholds(model) {
 
 function thresholdsAlone(model) {
   const none = h("p", {}, "The layer's vectors are no images, so there is nothing to draw on, and its features have no thresholds. On Why they can be switched off.");
-  return [h("h1", {}, "Edit"), h("p", { class: "lead" }, "The vectors of this layer are no images to draw on."), ...(model.layer.thresholds ? thresholds(model) : [none, saving(model)])];
-}
-
-function previewed(model, seen) {
-  const change = (before, after) => `${after >= before ? "+" : "−"}${Math.abs(100 * (after - before)).toFixed(2)}`;
-  const row = (name, before, after) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, percent(before)), h("td", { class: "right" }, percent(after)), h("td", { class: "right" }, change(before, after)));
-  const body = [row("all", ...seen.all), ...seen.classes.map(([label, before, after]) => row(className(model, label), before, after))];
-  const flips = seen.flips.slice(0, FLIPS).map(([i, before, after, label]) => {
-    const caption = `${className(model, before)} → ${className(model, after)}${after === label ? " ✓" : ""}`;
-    return isHeld(model, i) ? exampleTile(model, i, { caption }) : h("span", { class: "chip" }, `${exampleName(model, i)}: ${caption}`);
-  });
-  return [
-    card("Accuracy", h("p", { class: "verdict", id: "outcome" }, `${whole(seen.flips.length)} answers flip: ${whole(seen.repaired)} repaired, ${whole(seen.broken)} broken`),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Accuracy by class" }, h("table", {}, h("thead", {}, h("tr", {}, ["class", "before", "after", "change"].map((name, i) => h("th", { class: i ? "right" : "" }, name)))), h("tbody", {}, body)))),
-    h("p", {}), flips.length ? wideCard("What flips", strip(flips)) : null,
-  ].filter(Boolean);
+  return [h("h1", {}, "Edit"), h("p", { class: "lead" }, "The vectors of this layer are no images to draw on."), ...(model.about.offers.thresholds ? thresholds(model) : [none, saving(model)])];
 }
 
 function saving(model) {

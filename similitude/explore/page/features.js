@@ -34,7 +34,7 @@ export function features(model) {
 function featureCard(model, k) {
   const picture = thumb(model.sprites.feature, k, 56, "");
   picture?.setAttribute("aria-hidden", "true");
-  let second = picture ? "" : topNames(model, k);
+  const second = picture ? "" : topNames(model, k);
   return h("a", { class: "feature", href: `#/feature/${k}` }, picture,
     h("div", {}, h("div", { class: "name" }, featureName(model, k)), second ? h("div", { class: "soft" }, second) : null,
       h("div", { class: "soft" }, `had by ${percent(model.data.presence.values[k])}`)));

@@ -4,7 +4,7 @@ import { followLinks } from "./address.js";
 import { compare } from "./compare.js";
 import { edit } from "./edit.js";
 import { feature, features } from "./features.js";
-import { objectOf, openModels } from "./model.js";
+import { firstObjects, objectOf, openModels } from "./model.js";
 import { overview } from "./overview.js";
 import { pair } from "./pair.js";
 import { h, say } from "./parts.js";
@@ -38,8 +38,7 @@ function screenOf(name, rest, question) {
       keys = (event) => whyKeys(event, first, model);
       return why(model, first, number(rest[1], model.P), number(rest[2], model.P));
     case "pair": {
-      const usual = model.P > 1 ? ["p0", "p1"] : ["e0", `e${Math.min(1, model.H - 1)}`];
-      const [a, b] = [0, 1].map((i) => objectOf(model, rest[i] ?? usual[i]));
+      const usual = rest.length < 2 ? firstObjects(model) : [], [a, b] = [0, 1].map((i) => (rest[i] ? objectOf(model, rest[i]) : usual[i] ?? usual[0]));
       return a && b ? pair(model, a, b) : missing("There is no such object.");
     }
     case "compare": return compare(model);

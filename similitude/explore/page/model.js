@@ -1,6 +1,6 @@
 // What all screens ask of the data: names, measures, examples of features, answers.
 
-import { addsUp, descending, explained, outputsOf, score } from "./arithmetic.js";
+import { addsUp, descending, explained, likeness, outputsOf, score } from "./arithmetic.js";
 import { evaluate, ExpressionError, quoted } from "./expression.js";
 
 // Examples that a set lists.
@@ -11,8 +11,8 @@ export async function openModels(source) {
   const model = await openModel(source, source.about, "");
   if (source.about.beside) {
     model.beside = await openModel({ ...source, ask: null }, source.about.beside, "beside-");
-    const [partner, likeness] = await Promise.all(["match", "likeness"].map(source.array));
-    model.match = { partner, likeness };
+    const [partner, alike] = await Promise.all(["match", "likeness"].map(source.array));
+    model.match = { partner, likeness: alike };
   }
   return model;
 }
@@ -145,6 +145,19 @@ export function salienceOf(measures) {
   let sum = 0;
   for (const value of measures) if (value > 0) sum += value;
   return sum;
+}
+
+// Three objects to begin with: the first prototypes, or the most salient word and those that share most with it.
+export function firstObjects(model) {
+  if (model.P > 1) return Array.from({ length: Math.min(3, model.P) }, (_, index) => ({ kind: "prototype", index }));
+  if (!model.first) {
+    const row = (i) => model.data.measures.row(i), all = Array.from({ length: model.H }, (_, i) => i);
+    const words = all.filter((i) => /^[Ġ▁]?\p{L}{4,}$/u.test(exampleName(model, i))), some = words.length > 2 ? words : all;
+    const best = some.reduce((a, b) => (salienceOf(row(b)) > salienceOf(row(a)) ? b : a));
+    const near = descending(some.map((i) => (i === best ? 2 : likeness(row(i), row(best)))));
+    model.first = near.slice(0, 3).map((n) => ({ kind: "example", index: some[n] }));
+  }
+  return model.first;
 }
 
 // Names that expressions know: prototypes, then examples; the first of equal names counts.

@@ -99,11 +99,11 @@ function confusions(model) {
   const most = Math.max(1, ...Array.from(table.values).filter((_, i) => Math.floor(i / model.P) !== i % model.P));
   const rows = Array.from({ length: model.P }, (_, label) => h("tr", {}, h("th", { scope: "row" }, className(model, label)),
     Array.from(table.row(label), (count, answer) => {
-      const cell = h("td", {}, count ? whole(count) : "·");
+      const address = `#/why?${label}-${answer}`, told = `${whole(count)} of ${className(model, label)} answered as ${className(model, answer)}`;
+      const cell = h("td", {}, count ? h("a", { href: address, "aria-label": told }, whole(count)) : "·");
       if (count && label !== answer) cell.style.background = `color-mix(in srgb, var(--bad) ${Math.round((30 * count) / most)}%, transparent)`;
       return cell;
     })));
-  return wideCard("What was answered for what", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of answers" }, h("table", { class: "heat" },
-    h("caption", { class: "hidden" }, "Rows are right classes, columns are answers"),
+  return wideCard("What was answered for what", h("p", { class: "soft" }, "Rows are right classes, columns are answers. A number leads to its examples."), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of answers" }, h("table", { class: "heat" },
     h("thead", {}, h("tr", {}, h("th", {}, "right ╲ answer"), Array.from({ length: model.P }, (_, p) => h("th", { scope: "col", class: "right" }, className(model, p))))), h("tbody", {}, rows))));
 }

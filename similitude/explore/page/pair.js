@@ -1,8 +1,8 @@
 // Two objects: what they share and what each has alone, and why S(a, b) is not S(b, a).
 
-import { descending, likeness, score, sharesOf, setsOf, similarity, total } from "./arithmetic.js";
+import { descending, likeness, score, setsOf, similarity } from "./arithmetic.js";
 import { completions, haveMeasures, measuresOf, objectName, vocabulary } from "./model.js";
-import { barHeading, barList, card, exampleTile, featureLink, h, pairAddress, pictureOf, plain, say, signed, strip, svg, whole, wideCard } from "./parts.js";
+import { barList, card, exampleTile, featureLink, h, pairAddress, pictureOf, plain, say, signed, strip, svg, whole } from "./parts.js";
 
 const TOP = 8, EXAMPLES = 9;
 
@@ -70,7 +70,7 @@ function weighed(A, B, [aOnly, common, bOnly]) {
   }
   show();
   return card("Both ways round", h("table", {}, h("tbody", {}, [[`${A} is like ${B}`, there], [`${B} is like ${A}`, back]].map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, value))))),
-    h("p", {}), h("div", { class: "row" }, h("label", { for: "alpha" }, "α"), alpha, h("label", { for: "beta" }, "β"), beta), shown);
+    h("p", {}), h("div", { class: "row" }, [["alpha", "α", alpha], ["beta", "β", beta]].map(([id, letter, input]) => h("span", { class: "field grow" }, h("label", { for: id }, letter), input))), shown);
 }
 
 // Both ways round, and the parts of which each is made.

@@ -22,7 +22,7 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
-export const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.001 ? 2 : 1)} %`;
+export const percent = (share, digits = share > 0 && share < 0.001 ? 2 : 1) => `${(100 * share).toFixed(digits)} %`;
 export const whole = (n) => n.toLocaleString("en");
 // With a sign, and a true minus.
 export const signed = (value, digits = 4) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;

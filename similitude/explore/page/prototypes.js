@@ -43,6 +43,6 @@ function confused(model, p) {
   const found = Array.from({ length: model.P }, (_, q) => ({ q, taken: model.data.confusion.at(p, q), given: model.data.confusion.at(q, p) }))
     .filter(({ q, taken, given }) => q !== p && taken + given > 0).sort((a, b) => b.taken + b.given - a.taken - a.given).slice(0, 8);
   if (!found.length) return card("Most confused with", h("p", { class: "soft" }, "It was never confused."));
-  return card("Most confused with", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "class"), h("th", { class: "right" }, "answered for it"), h("th", { class: "right" }, "it for them"))),
+  return card("Most confused with", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "class"), h("th", { class: "right" }, "answered instead"), h("th", { class: "right" }, "taken for it"))),
     h("tbody", {}, found.map(({ q, taken, given }) => h("tr", {}, h("td", {}, h("a", { href: `#/prototype/${q}` }, className(model, q))), h("td", { class: "right" }, whole(taken)), h("td", { class: "right" }, whole(given)))))));
 }

@@ -1,9 +1,9 @@
 // Sets: an expression of names, the features that it means, and the examples that score highest in them.
 
 import { keepAddress } from "./address.js";
-import { ExpressionError, tokensOf } from "./expression.js";
+import { ExpressionError, quoted, tokensOf } from "./expression.js";
 import { fieldsCard } from "./fields.js";
-import { completions, fieldOf, isHeld, objectName, vocabulary } from "./model.js";
+import { completions, fieldOf, firstObjects, isHeld, objectName, vocabulary } from "./model.js";
 import { barList, card, exampleTile, featureLink, h, percent, pictureOf, plain, strip, whole } from "./parts.js";
 
 const FEATURES = 30, LATER = 120;
@@ -75,10 +75,9 @@ export function sets(model, text) {
 }
 
 function examples(model, take) {
-  const name = (i) => objectName(model, i < model.P ? { kind: "prototype", index: i } : { kind: "example", index: i - model.P });
-  const [a, b, c] = [0, 1, 2].map((i) => name(Math.min(i, model.P + model.H - 1)));
-  const written = [`${a} & ${b}`, `${a} - ${b}`, `${a} & ${b} - ${c}`].filter((text) => tokensFit(text));
-  return card("For example", h("div", { class: "row" }, written.map((text) => h("button", { onclick: () => take(text) }, text))));
+  const names = firstObjects(model).map((object) => quoted(objectName(model, object))), [a, b, c] = names;
+  const written = [[a, b].join(" & "), [a, b].join(" - "), `${[a, b].join(" & ")} - ${c}`].slice(0, names.length);
+  return card("For example", h("div", { class: "row" }, written.filter(tokensFit).map((text) => h("button", { onclick: () => take(text) }, text))));
 }
 
 function tokensFit(text) {

@@ -2,23 +2,25 @@
 
 import { descending, differenceOf, total } from "./arithmetic.js";
 import { answerOf, className, exampleName, explanationOf, featureName, isWrong, labelOf, outputsFor } from "./model.js";
-import { barHeading, barRow, card, exampleTile, featureLink, h, pictureOf, plain, say, signed, strip } from "./parts.js";
+import { barHeading, barRow, exampleTile, featureLink, h, pictureOf, plain, say, signed, strip } from "./parts.js";
 
 const TOP = 6, ANSWERS = 6;
 
-// The examples to choose from: all, those of a class, or the wrong ones.
+// The examples to choose from: all, the wrong ones, those of a class ("7"), or those of it with an answer ("7-2").
 export function examplesOf(model, filter) {
   const all = Array.from({ length: model.H }, (_, i) => i);
   if (filter === "wrong") return all.filter((i) => isWrong(model, i));
-  const p = /^\d+$/.test(filter) ? Number(filter) : null;
-  return p === null ? all : all.filter((i) => (labelOf(model, i) ?? answerOf(model, i)) === p);
+  if (!/^\d+(-\d+)?$/.test(filter)) return all;
+  const [p, answer] = filter.split("-").map(Number), of = all.filter((i) => (labelOf(model, i) ?? answerOf(model, i)) === p);
+  return answer === undefined ? of : of.filter((i) => answerOf(model, i) === answer);
 }
 
 export function whyIndex(model, filter) {
   const found = examplesOf(model, filter), most = 240, place = h("div", {});
   const choose = h("select", { id: "which", onchange: () => { location.hash = choose.value ? `#/why?${choose.value}` : "#/why"; } },
     h("option", { value: "" }, "all examples"), model.data.labels ? h("option", { value: "wrong" }, "wrong answers") : null,
-    model.P <= 100 ? Array.from({ length: model.P }, (_, p) => h("option", { value: p }, className(model, p))) : null);
+    model.P <= 100 ? Array.from({ length: model.P }, (_, p) => h("option", { value: p }, className(model, p))) : null,
+    /^\d+-\d+$/.test(filter) ? h("option", { value: filter }, filter.split("-").map((p) => className(model, Number(p))).join(" answered as ")) : null);
   choose.value = filter;
   place.append(found.length ? strip(found.slice(0, most).map((i) => exampleTile(model, i, { caption: className(model, answerOf(model, i)) })))
     : h("p", { class: "soft" }, "There are none."));
@@ -98,7 +100,7 @@ function waterfall(model, i, p, order) {
       steps.push({ rest: rest.length, from: at, to: (at += sum), kind, value: sum });
     }
   }
-  if (e.bias) steps.push({ heading: "bias", value: e.bias }, { text: "a number of its own", from: at, to: (at += e.bias), kind: "plain", value: e.bias });
+  if (e.bias) steps.push({ heading: "bias", value: e.bias }, { text: "constant", from: at, to: at + e.bias, kind: "plain", value: e.bias });
   const ends = steps.filter((s) => s.from !== undefined).flatMap((s) => [s.from, s.to]), scale = { low: Math.min(0, ...ends), high: Math.max(0, ...ends) };
   const rows = steps.flatMap((s) => {
     if (s.heading) return [barHeading(s.heading, signed(s.value), s.kind)];
