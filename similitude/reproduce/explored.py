@@ -50,7 +50,10 @@ def session_of(
             name, model, x, y = _network(run, network)
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
             return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
-    tell = lambda done, steps: progress(done, steps, "fitting a bank")  # noqa: E731
+
+    def tell(done: int, steps: int) -> None:
+        progress(done, steps, "fitting a bank")
+
     u = words.universe(source, vocabulary, how_many, features, progress=tell, bank=bank)
     title = f"Words of {folder.name or source}"
 
