@@ -2,5 +2,6 @@
 
 from .codes import QueryCodes, document_codes, query_codes
 from .index import Hits, TverskyIndex
+from .saved import NoIndex
 
-__all__ = ["Hits", "QueryCodes", "TverskyIndex", "document_codes", "query_codes"]
+__all__ = ["Hits", "NoIndex", "QueryCodes", "TverskyIndex", "document_codes", "query_codes"]

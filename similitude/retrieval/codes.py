@@ -142,7 +142,9 @@ def constants(layer: Any, *given: float | None) -> tuple[float, float, float]:
 def vectors_of(x: Any, name: str = "x") -> Tensor:
     """A tensor of the vectors; a float array is shared, and not copied."""
     if isinstance(x, np.ndarray):
-        return torch.from_numpy(x) if x.dtype in (np.float16, np.float32, np.float64) else torch.from_numpy(x * 1.0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return torch.from_numpy(x if x.dtype in (np.float16, np.float32, np.float64) else x.astype(np.float64))
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor or an array; got {type(x).__name__}.")
     return x.detach()

@@ -53,7 +53,7 @@ def test_wrong_arguments_are_one_sentence():
         index.add(torch.randn(2, 4).double(), ["d", "e"])
     with pytest.raises(ValueError, match="ids must be 2, one for each vector; got 1"):
         index.add(torch.randn(2, 5).double(), ["d"])
-    with pytest.raises(ValueError, match="ids must be unique; 'a' is there already"):
+    with pytest.raises(ValueError, match="ids must be unique; 'a' is there twice"):
         index.add(torch.randn(2, 5).double(), ["d", "a"])
     with pytest.raises(ValueError, match="k must be up to 3, the number of documents; got 4"):
         index.search(torch.randn(5).double(), 4)
