@@ -77,8 +77,10 @@ def wrong(search: Search) -> str | None:
     hits, k = search.index.search(**search.asked), search.asked["k"]
     for q, S in enumerate(search.S):
         order = np.lexsort((np.arange(len(S)), -S.numpy()))[:k]
-        # A ratio near a pole has the rounding of its parts many times over.
-        scale = 1e-12 * max(1.0, S.abs().max().item())
+        # A ratio near a pole, which softmin and constants below 0 have, has the rounding of its parts many times over.
+        layer = search.index.layer
+        poles = layer.model == "ratio" and (layer.intersection == "softmin" or min(layer.contrast()) < 0)
+        scale = (1e-8 if poles else 1e-12) * max(1.0, S.abs().max().item())
         own = S[hits.ids[q]]
         if len(set(hits.ids[q])) < k:
             return f"ids {hits.ids[q]} of query {q} are not different"
@@ -91,7 +93,7 @@ def wrong(search: Search) -> str | None:
         if (S[order] - hits.values[q]).abs().max() > scale:
             return f"values {hits.values[q]} of query {q} should be {S[order]}"
         # Sums in another order, and softmin's logarithms, are rounded in another way.
-        same = search.index.codes != "sparse" and search.index.layer.intersection != "softmin"
+        same = search.index.codes != "sparse" and layer.intersection != "softmin"
         if same and hits.ids[q] != order.tolist():
             return f"ids {hits.ids[q]} of query {q} should be {order.tolist()}"
     return None

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..ops import reference
 from .bounds import Asked, Reach, bounds, bracket, is_bracketed, linear_weights, needed, sum_weights, upper_weights
 from .flat import Flat
 from .lists import Lists
@@ -149,8 +148,7 @@ def compared(block: Block, asked: Asked, queries: np.ndarray, places: np.ndarray
         a, b = asked.a[torch.from_numpy(queries[part])], block.rows(torch.from_numpy(places[part]))
         if soft:
             a, b = (torch.nn.functional.pad(x, (0, wide - K, 0, -len(x) % STEP)) for x in (a, b))
-        found = reference.similarity(a, b, *asked.scalars, *asked.form[:4])
-        out[part] = found[: len(out[part])].numpy()
+        out[part] = asked.law(a, b)[: len(out[part])].numpy()
     return out
 
 

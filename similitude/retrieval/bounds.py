@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..form import Form
-from ..ops.reference import pooled
+from ..ops.reference import pooled, similarity
 from .codes import Weights, weights
 
 Sums = dict[str, Tensor]
@@ -26,11 +26,20 @@ class Asked(NamedTuple):
         a: measures of the features that queries have, 0 for others, ``[Q, K]`` in float64.
         scalars: α of what only the query has, β of what only the document has, θ.
         form: the options.
+        reverse: whether the documents are the first of each pair, so that α is the layer's β.
     """
 
     a: Tensor
     scalars: tuple[float, float, float]
     form: Form
+    reverse: bool = False
+
+    def law(self, a: Tensor, b: Tensor) -> Tensor:
+        """S of measures of queries and documents, ``[n, K]`` each, as the law has it to the last bit."""
+        alpha, beta, theta = self.scalars
+        if self.reverse:
+            return similarity(b, a, beta, alpha, theta, *self.form[:4])
+        return similarity(a, b, alpha, beta, theta, *self.form[:4])
 
     @property
     def all(self) -> Tensor:

@@ -245,7 +245,7 @@ class TverskyIndex:
             raise ValueError(f"k must be up to {len(self):,}, the number of documents; got {k:,}.")
         alpha, beta, theta = constants(self.layer, *given)
         scalars = (beta, alpha, theta) if reverse else (alpha, beta, theta)
-        asked, done = Asked(a.double(), scalars, self.layer.form), 0
+        asked, done = Asked(a.double(), scalars, self.layer.form, reverse), 0
         values, rows = np.empty((len(a), k)), np.empty((len(a), k), dtype=np.int64)
         certified, step = np.empty(len(a), dtype=bool), max(1, min(QUERIES, SEEN // self._rows_of_a_block()))
 

@@ -210,7 +210,8 @@ def _write(path: Path, tensors: dict[str, list[Tensor]], progress: Progress | No
     for name, parts in tensors.items():
         shape = [sum(len(part) for part in parts), *parts[0].shape[1:]]
         start, end = end, end + sum(part.numel() * part.element_size() for part in parts)
-        header[name] = {"dtype": CODE_OF[np.dtype(str(parts[0].dtype)[6:])], "shape": shape, "data_offsets": [start, end]}
+        dtype = CODE_OF[np.dtype(str(parts[0].dtype)[6:])]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     sums, done = hashlib.sha256(), 0
