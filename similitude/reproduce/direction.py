@@ -85,7 +85,7 @@ class Config:
 
 
 RECIPES = {"paper": Config(), "part": Config(relation="part")}
-SMOKE = Config(num_features=16, steps=30, batch=32, rates=(1e-2,), seeds=2, made_up=240)
+SMOKE = Config(num_features=16, steps=10, batch=32, rates=(1e-2,), seeds=2, made_up=240)
 _EACH = [[f"model={model}", "sides=false"] for model in MODELS]
 _BESIDE = [[f"model={model}", "sides=true"] for model in MODELS if model not in WITHOUT_SIDES]
 ROWS = {recipe: [*_EACH, *_BESIDE] for recipe in RECIPES}
