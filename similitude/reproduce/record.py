@@ -60,7 +60,7 @@ CHECKPOINT = ("model.safetensors", "best.safetensors", "state.pt")
 # Settings and experiments by the names of version 0.1.0, and their names now.
 RENAMED = {"model": "network", "features": "encoded", "digits": "made_up", "pictures": "made_up", "text": "made_up"}
 # Experiments since then, whose settings have no older names.
-NEW = ("human",)
+NEW = ("human", "direction")
 
 
 class RunError(Exception):

