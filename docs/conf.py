@@ -29,9 +29,10 @@ suppress_warnings = ["myst.header"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
-autodoc_mock_imports: list[str] = []
+autodoc_inherit_docstrings = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
@@ -95,7 +96,13 @@ def copy_live(app, error: Exception | None) -> None:
             shutil.copy(path, there)
 
 
+def not_ours(app, what: str, name: str, value: object, skip: bool, options) -> bool | None:
+    """Leaves out methods that a library put into a class of ours."""
+    return True if not getattr(value, "__module__", "similitude").startswith("similitude") else None
+
+
 def setup(app) -> dict[str, bool]:
     app.connect("source-read", read)
+    app.connect("autodoc-skip-member", not_ours)
     app.connect("build-finished", copy_live)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -19,8 +19,9 @@ from .initialize import INITS, fill_
 from .names import Named, Notes, name_feature, plain_weight
 from .presence import FIXED, held, normal_threshold, upper_of, warn_of_holding
 from .shares import measures
-from .usage import Counts, Through, Usage, evaluating, is_projection, observed
-from .usage import usage as usage
+from .usage import Counts, Through, Usage, evaluating, is_projection, observed, usage
+
+__all__ = ["FeatureBank", "Pruned", "Usage", "grow", "prune", "usage"]
 
 
 class FeatureBank(nn.Module):
@@ -90,6 +91,7 @@ class FeatureBank(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Starting values again, without names."""
         fill_(self.weight, self.init)
         self.note(Notes())
         self.reset_thresholds()
@@ -124,10 +126,8 @@ class FeatureBank(nn.Module):
         return self.weight.shape[1]
 
     def forward(self, x: Tensor | None = None, seen: Tensor | None = None) -> Any:
-        """Measures of objects; without them the features and, if there are some, the thresholds.
-
-        Layers ask for them here, so that hooks see it, and show the objects that they are about to measure, ``seen``.
-        """
+        """Measures of objects; without them the features and, if there are some, the thresholds."""
+        # Layers ask for them here, so that hooks see it, and show the objects that they are about to measure, ``seen``.
         weight, threshold = self.weight, self.threshold
         # Not without gradients: layers keep, in eval mode, what is made of the parameter itself.
         fixed = self.fixed if torch.is_grad_enabled() else None

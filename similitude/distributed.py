@@ -22,6 +22,8 @@ from .nn import FeatureBank, TverskyProjection
 from .ops.cross_entropy import REDUCTIONS
 from .ops.modes import autocasts, wide
 
+__all__ = ["PrototypeParallel", "shard"]
+
 
 class PrototypeParallel(ParallelStyle):
     """A style for ``parallelize_module`` that gives each process a share of a TverskyProjection's prototypes.

@@ -387,7 +387,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Venn:
-    """Two objects as sets: what only A has, what both have, what only B has, each with its best examples. Print it."""
+    """Two objects as sets, each part with its best examples; ``regions()`` has all three. Print it.
+
+    Attributes:
+        a_only, common, b_only: What only A has, what both have, what only B has.
+    """
 
     a_only: Region
     common: Region

@@ -32,6 +32,8 @@ from .ops.leak import leaking
 from .ops.modes import autocasts, wide, without_autocast
 from .ops.reference import Scalar, Scalars
 
+__all__ = ["common", "distinctive", "salience", "tversky_cross_entropy", "tversky_projection", "tversky_similarity"]
+
 
 def tversky_similarity(
     a: Tensor,

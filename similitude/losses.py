@@ -12,6 +12,8 @@ from . import checks
 from .form import check_choice
 from .nn import TverskySimilarity
 
+__all__ = ["TverskyRankingLoss", "TverskyTripletLoss"]
+
 REDUCTIONS = ("mean", "sum", "none")
 
 

@@ -13,6 +13,8 @@ from .contrast import CONSTANTS, Contrast
 from .names import plain_weight
 from .ops.modes import wide
 
+__all__ = ["parameter_groups", "unit_length_"]
+
 # A bank's rate relative to that of everything else, without thresholds: on a frozen backbone's features the full rate
 # overfits.
 BANK = 0.1
@@ -57,6 +59,9 @@ def unit_length_(model: nn.Module) -> None:
 
     Called after each step of an optimiser, it leaves directions and thresholds as all that features learn: held
     thresholds then fit better, see docs/guides/thresholds.md. A feature of zeros and fixed features stay as they are.
+
+    Args:
+        model: Any module; its banks are found by themselves.
     """
     for bank in dict.fromkeys(m for m in model.modules() if isinstance(m, FeatureBank)):
         weight = plain_weight(bank)

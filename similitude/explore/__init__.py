@@ -23,7 +23,12 @@ HEIGHT = 800
 
 
 class Page:
-    """A page that is one file. A notebook shows it in a frame; ``save`` writes it."""
+    """A page that is one file, as ``explore`` returns it. A notebook shows it in a frame; ``save`` writes it.
+
+    Args:
+        content: What the page shows.
+        note: A sentence for its foot.
+    """
 
     def __init__(self, content: Content, note: str = ""):
         self.content = content

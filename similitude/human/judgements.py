@@ -116,7 +116,12 @@ def confusions(
 
 
 def similarities(table: Any, objects: Sequence[str] | None = None) -> Judgements:
-    """Judgements from a square table of similarities in any unit; a symmetric one counts each pair once."""
+    """Judgements from a square table of similarities in any unit; a symmetric one counts each pair once.
+
+    Args:
+        table: Square, ``[N, N]``: an array or a pandas frame. NaN is a cell that was not asked.
+        objects: Names, where the table has none.
+    """
     values, objects = _square(table, objects)
     symmetric = bool(np.allclose(values, values.T, equal_nan=True))
     asked = ~np.isnan(values)
@@ -130,7 +135,14 @@ def similarities(table: Any, objects: Sequence[str] | None = None) -> Judgements
 
 
 def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any] | None = None) -> Judgements:
-    """Judgements from ratings of pairs: names or places of both objects, the number given, and who gave it."""
+    """Judgements from ratings of pairs.
+
+    Args:
+        a, b: Names or numbers of both objects of each pair.
+        value: The number given to it.
+        rater: Who gave it, if known.
+        objects: All names, in the order of their numbers.
+    """
     a, b, value = _columns(a=a, b=b, value=value)
     value = _numbers(value, "ratings")
     first, second, names = _places(objects, a, b)
@@ -146,6 +158,11 @@ def directed(cue: Any, target: Any, count: Any = None, objects: Sequence[Any] | 
     """Judgements from associations: which target was answered to a cue, and by how many people.
 
     Each cue is one question whose choices are all objects but the cue.
+
+    Args:
+        cue, target: Names or numbers of the cue and of the answer, a row each.
+        count: How many people gave this answer; by default one.
+        objects: All names, in the order of their numbers.
     """
     cue, target = _columns(cue=cue, target=target)
     count = np.ones(len(cue)) if count is None else _numbers(_columns(count=count)[0], "counts")
@@ -162,7 +179,13 @@ def directed(cue: Any, target: Any, count: Any = None, objects: Sequence[Any] | 
 
 
 def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None) -> Judgements:
-    """Judgements from odd-one-out choices: of three objects ``odd`` was left out, so a and b are the most alike."""
+    """Judgements from odd-one-out choices among three objects.
+
+    Args:
+        a, b: Names or numbers of the two that were kept, which are the most alike.
+        odd: The one that was left out.
+        objects: All names, in the order of their numbers.
+    """
     a, b, odd = _columns(a=a, b=b, odd=odd)
     a, b, odd, names = _places(objects, a, b, odd)
     for one, other in ((a, b), (a, odd), (b, odd)):
@@ -177,7 +200,13 @@ def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None) -> 
 
 
 def rankings(query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any] | None = None) -> Judgements:
-    """Judgements from rankings: of each query its candidates, the most similar first; a place is a choice."""
+    """Judgements from rankings. Each place is a choice among the candidates that are left.
+
+    Args:
+        query: The objects that were compared with, one a ranking.
+        ranked: The candidates of each, the most similar first.
+        objects: All names, in the order of their numbers.
+    """
     queries = _columns(query=query)[0]
     if len(queries) != len(ranked):
         raise ValueError(f"{len(queries)} queries have {len(ranked)} rankings; one each is expected.")

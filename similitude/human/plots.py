@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
     from .model import TverskySimilarityModel
 
+__all__ = ["directions", "features", "fit", "salience"]
+
 UNITS = {"same": "share of “same”", "choice": "share of the choices", "rating": "rating"}
 # Pairs whose two directions differ most, which are named in their figure.
 NAMED = 6
 
 
 def fit(model: TverskySimilarityModel) -> Figure:
-    """What the model expects against what people said, a dot for each pair that was judged."""
+    """What the model expects against what people said, a dot for each pair that was judged.
+
+    Args:
+        model: A fitted model.
+    """
     value, guess = answered(model, model.judgements_)
     figure = blank(4.4, 4.2, layout="constrained")
     ax = figure.add_subplot()
@@ -39,7 +45,11 @@ def fit(model: TverskySimilarityModel) -> Figure:
 
 
 def directions(model: TverskySimilarityModel) -> Figure:
-    """How much more was said of (a, b) than of (b, a), and how much more the model expects: a dot for each pair."""
+    """How much more was said of (a, b) than of (b, a), and how much more the model expects: a dot for each pair.
+
+    Args:
+        model: A fitted model.
+    """
     said_more, fitted_more, pairs = differences(model)
     figure = blank(4.4, 4.2, layout="constrained")
     ax = figure.add_subplot()

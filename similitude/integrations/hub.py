@@ -18,6 +18,8 @@ from ..bank import FeatureBank, bank_of
 from ..contrast import Contrast
 from ..nn import TverskySimilarity
 
+__all__ = ["TverskyHubMixin"]
+
 # Marks a bank among the options in config.json.
 BANK = "FeatureBank"
 CARD = """---

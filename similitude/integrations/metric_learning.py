@@ -36,8 +36,10 @@ class TverskyDistance(BaseDistance):
         self.similarity, self.reverse = checked(similarity), reverse
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Similarities of all pairs."""
         pairs = self.similarity.pairwise
         return pairs(ref_emb, query_emb).mT if self.reverse else pairs(query_emb, ref_emb)
 
     def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Similarities of rows with rows."""
         return self.similarity(ref_emb, query_emb) if self.reverse else self.similarity(query_emb, ref_emb)

@@ -26,7 +26,8 @@ SIDES = ("query", "document")
 class TverskyCode(Module):
     """Sentence embeddings ``[N, D]`` -> codes of queries or of documents, whose dot product is S(query, document).
 
-    Make the model with ``similarity_fn_name="dot"``, or none, and encode by ``encode_query`` and ``encode_document``.
+    Make the model as ``SentenceTransformer(modules=[encoder, TverskyCode(384, 1024, presence=0.05)])``, with
+    ``similarity_fn_name="dot"`` or none, and encode by ``encode_query`` and ``encode_document``.
     Train it with any loss that takes ``similarity_fct=dot_score``, and say which column is which side by
     ``router_mapping={"anchor": "query", "positive": "document"}`` among the training arguments. The documents' codes
     hold no constants, and any index of inner products takes them. A code has a last number more than those of
@@ -41,8 +42,9 @@ class TverskyCode(Module):
             feature-level gmean with ignorematch.
 
     Example:
-        >>> model = SentenceTransformer(modules=[encoder, TverskyCode(384, 1024, presence=0.05)])
-        >>> model.similarity(model.encode_query(["a red car"]), model.encode_document(["cars", "red"]))
+        >>> code = TverskyCode(8, 32)
+        >>> code({"sentence_embedding": torch.randn(2, 8)}, task="query")["sentence_embedding"].shape
+        torch.Size([2, 65])
     """
 
     forward_kwargs = {"task"}  # noqa: RUF012
@@ -105,6 +107,7 @@ class TverskyCode(Module):
         return dot_score(queries, documents)
 
     def get_embedding_dimension(self) -> int:
+        """Width of a code."""
         blocks = 3 if has_roots(self.similarity.form) else 2
         return blocks * self.similarity.features.num_features + 1
 
@@ -158,7 +161,14 @@ def embeddings(model: SentenceTransformer, texts: Any, side: str = "document", *
 def explain(
     model: SentenceTransformer, query: str, document: str, top: int = TOP, feature_names: list[str] | None = None
 ) -> Pair:
-    """Why a document is as similar to a query as it is, feature by feature and both ways round. Print it."""
+    """Why a document is as similar to a query as it is, feature by feature and both ways round. Print it.
+
+    Args:
+        model: A SentenceTransformer whose last module is a TverskyCode.
+        query, document: Their texts.
+        top: How many features of each kind are printed.
+        feature_names: Names of the features; by default those of the bank.
+    """
     a, b = embeddings(model, query, "query"), embeddings(model, document, "document")
     code: Any = [*model.children()][-1]
     return code.similarity.explain(a, b, top, (query, document), feature_names)

@@ -19,6 +19,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+__all__ = ["ExpressionError"]
+
 # From the loosest to the tightest.
 LEVELS = (("|∪", operator.or_), ("^△", operator.xor), ("&∩", operator.and_), ("-−∖", operator.sub))
 COMPLEMENT = "~∁"

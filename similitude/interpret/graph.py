@@ -26,6 +26,8 @@ from .sets import FeatureSet, Universe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["Field", "FieldGraph", "field_graph", "top_tokens"]
+
 # Fields that are printed.
 SHOWN = 20
 FILES = resources.files(__name__.rpartition(".")[0]) / "page"
@@ -33,7 +35,13 @@ FILES = resources.files(__name__.rpartition(".")[0]) / "page"
 
 @dataclass(frozen=True)
 class Field:
-    """Features that all of ``members`` have and none of ``others`` has; ``top`` are tokens that show its meaning."""
+    """Features that certain tokens share and no other token of the graph has.
+
+    Attributes:
+        members, others: Tokens that have all of these features, and tokens that have none of them.
+        features: The features' numbers.
+        top: Tokens that show what the field means.
+    """
 
     members: tuple[str, ...]
     others: tuple[str, ...]
@@ -90,6 +98,7 @@ class FieldGraph:
     _repr_html_ = as_html
 
     def kinds(self) -> list[str]:
+        """Of each node: "token", "feature" or "field"."""
         sizes = {"token": len(self.tokens), "feature": len(self.features), "field": len(self.fields)}
         return [kind for kind, size in sizes.items() for _ in range(size)]
 

@@ -18,6 +18,8 @@ from ..reach import projection as projection
 from ..reach import seen as seen
 from ..shares import objects
 
+__all__ = ["Form", "Ranking", "form", "ink", "rank", "seen", "stroke_width", "typicality"]
+
 # Elements of a matrix that are made at once.
 ELEMENTS = 2**24
 # Classes that are printed.
@@ -64,6 +66,7 @@ class Ranking:
         return order[steps.to(order.device)]
 
     def classes(self) -> list[int]:
+        """The labels that there are."""
         return [] if self.labels is None else self.labels.unique().tolist()
 
     def _labels(self) -> Tensor:
@@ -111,15 +114,22 @@ def rank(layer: TverskyProjection, vectors: Tensor, labels: Tensor | None = None
 
 
 def ink(images: Tensor) -> Tensor:
-    """Mean brightness of each image, ``[N, ..., H, W]`` -> ``[N]``."""
+    """Mean brightness of each image, ``[N]``.
+
+    Args:
+        images: ``[N, ..., H, W]``.
+    """
     return _pictures(images).mean((1, 2))
 
 
 def stroke_width(images: Tensor) -> Tensor:
-    """Width of the strokes of each image in pixels, ``[N, ..., H, W]`` -> ``[N]``: twice the ink over its outline.
+    """Width of the strokes of each image in pixels, ``[N]``: twice the ink over its outline.
 
     A bar of length L and width w has ink Lw and outline 2L + 2w, so that a long one gives w. The outline is the sum of
     the lengths of the image's gradient, which needs no threshold. An image of one brightness gives 0.
+
+    Args:
+        images: ``[N, ..., H, W]``.
     """
     x = nn.functional.pad(_pictures(images), (1, 1, 1, 1))
     down, right = x[:, 1:, :-1] - x[:, :-1, :-1], x[:, :-1, 1:] - x[:, :-1, :-1]
@@ -128,7 +138,12 @@ def stroke_width(images: Tensor) -> Tensor:
 
 
 def typicality(images: Tensor, labels: Tensor) -> Tensor:
-    """Cosine of each image with the mean image of its class, ``[N, ..., H, W]``, ``[N]`` -> ``[N]``."""
+    """Cosine of each image with the mean image of its class, ``[N]``.
+
+    Args:
+        images: ``[N, ..., H, W]``.
+        labels: Their classes, ``[N]``.
+    """
     x, out = _pictures(images).flatten(1), torch.zeros(len(images), device=images.device)
     for c in labels.unique():
         rows = labels == c

@@ -265,6 +265,7 @@ class Universe:
 
     @property
     def nothing(self) -> FeatureSet:
+        """The set without features."""
         return FeatureSet(self, torch.zeros_like(self.everything.mask), "∅")
 
 
@@ -418,8 +419,8 @@ class FeatureSet:
     ) -> list[tuple[str, float]]:
         """The objects whose own sets X are most like this set F, with their likeness, from 0 to 1.
 
-        The likeness is Tversky's ratio model on numbers of features, |X∩F| / (|X∩F| + α|X−F| + β|F−X|). The first call
-        computes every feature of every object, and the universe keeps them as N·K bits; later calls take milliseconds.
+        The likeness is Tversky's ratio model on numbers of features, ``|X∩F| / (|X∩F| + α|X−F| + β|F−X|)``. The first
+        call computes every feature of every object, which the universe keeps as bits; later ones take milliseconds.
 
         Args:
             top: how many objects are listed.

@@ -28,6 +28,8 @@ from .expression import ExpressionError
 from .reading import BANKS, EACH
 from .sets import FeatureSet, Universe
 
+__all__ = ["SourceError", "Words", "read", "universe"]
+
 Progress = Callable[[int, int], None]
 
 # Files beside a checkpoint's weights that may hold its names.
@@ -52,11 +54,16 @@ class SourceError(ValueError):
 
 
 class Words(NamedTuple):
-    """What a source holds: names, their vectors, and a bank and its layer's ``normalize`` where it has them."""
+    """What a source holds.
+
+    Attributes:
+        names, vectors: The words and their vectors, ``[N, D]``.
+        bank, normalize: The features, ``[K, D]``, and the layer's option, where the source has them.
+    """
 
     names: list[str]
-    vectors: Tensor  # [N, D]
-    bank: Tensor | None = None  # [K, D]
+    vectors: Tensor
+    bank: Tensor | None = None
     normalize: bool | None = None
 
 
@@ -209,7 +216,11 @@ def tables(
 
 
 def read(source: str | Path, names: str | Path | None = None, words: int | None = None) -> Words:
-    """What a checkpoint or a file of word vectors holds; ``names`` and ``words`` are those of ``universe``."""
+    """What a checkpoint or a file of word vectors holds.
+
+    Args:
+        source, names, words: As in ``universe``.
+    """
     path = Path(source).expanduser()
     if path.exists() and (path.suffix == ".safetensors" or (path.is_dir() and not any(path.glob("*_emb.npy")))):
         return _checkpoint(path, names)

@@ -37,6 +37,8 @@ try:
 except ImportError as error:
     raise ImportError(f"similitude.models.gpt2 needs transformers: pip install 'similitude[hf]' ({error}).") from error
 
+__all__ = ["TverskyGPT2Config", "TverskyGPT2LMHeadModel"]
+
 VARIANTS = ("head", "all-1layer")
 # Presence of a new head, and the part of the common measure that α's difference takes away if it is above a half.
 PRESENCE, LEANING_SHARE = 0.75, 0.01

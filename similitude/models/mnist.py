@@ -22,6 +22,8 @@ CHANNELS, KERNELS = 12, (9, 5, 3)
 DIM = CHANNELS * len(KERNELS)
 CLASSES = 10
 
+__all__ = ["MNISTNet", "TverskyMNISTNet", "VisualMNISTNet", "VisualTverskyMNISTNet"]
+
 
 class ConvolutionStack(nn.Module):
     """Three convolutions whose maps are averaged over space and concatenated, ``[N, 1, 28, 28]`` -> ``[N, 36]``.
@@ -57,7 +59,11 @@ def hidden_layers() -> nn.Sequential:
 
 
 class MNISTNet(nn.Sequential):
-    """The stack and three linear layers, 21,394 parameters."""
+    """The stack and three linear layers, 21,394 parameters.
+
+    Args:
+        dropout: Dropout of the stack's output.
+    """
 
     def __init__(self, dropout: float = 0.05):
         backbone = nn.Sequential(ConvolutionStack(dropout), hidden_layers())
@@ -65,7 +71,13 @@ class MNISTNet(nn.Sequential):
 
 
 class TverskyMNISTNet(nn.Sequential):
-    """The stack and one Tversky projection, 7,023 parameters. options: TverskyProjection's."""
+    """The stack and one Tversky projection, 7,023 parameters.
+
+    Args:
+        num_features: Size of the bank.
+        dropout: Dropout of the stack's output.
+        options: Those of TverskyProjection.
+    """
 
     def __init__(self, num_features: int = 20, dropout: float = 0.05, **options: Any):
         head = TverskyProjection(DIM, CLASSES, num_features, **options)
@@ -73,7 +85,11 @@ class TverskyMNISTNet(nn.Sequential):
 
 
 class VisualMNISTNet(DataDomain):
-    """MNISTNet whose last layer's ten rows are images, 28,394 parameters."""
+    """MNISTNet whose last layer's ten rows are images, 28,394 parameters.
+
+    Args:
+        dropout: Dropout of the stack's output.
+    """
 
     def __init__(self, dropout: float = 0.05):
         backbone = nn.Sequential(ConvolutionStack(dropout), hidden_layers())
@@ -81,11 +97,16 @@ class VisualMNISTNet(DataDomain):
 
 
 class VisualTverskyMNISTNet(DataDomain):
-    """TverskyMNISTNet whose prototypes and features are images, 29,463 parameters. options: TverskyProjection's.
+    """TverskyMNISTNet whose prototypes and features are images, 29,463 parameters.
 
     The stack's maps start at 0.3 of their usual size. Encoded images are much longer than the unit vectors that a
     projection starts with, and a similarity grows with the fourth power of their length. On digits the first loss is
     3 to 5 instead of about 100, from which the network learns slowly or not at all.
+
+    Args:
+        num_features: Size of the bank.
+        dropout: Dropout of the stack's output.
+        options: Those of TverskyProjection.
     """
 
     def __init__(self, num_features: int = 20, dropout: float = 0.05, **options: Any):

@@ -31,6 +31,8 @@ except ImportError as error:
         f"similitude.models.resnet needs transformers: pip install 'similitude[hf]' ({error})."
     ) from error
 
+__all__ = ["TverskyResNetConfig", "TverskyResNetForImageClassification"]
+
 OPTIONS = ("head_dropout", "bias", "presence", "hold", *LAYER, "id2label", "label2id", "problem_type")
 NOT_INHERITED = ("model_type", "architectures", "transformers_version", "dtype")
 

@@ -23,10 +23,15 @@ Vectors = Tensor | np.ndarray
 
 
 class QueryCodes(NamedTuple):
-    """Codes of queries, and what is to be added to an inner product so that it is S."""
+    """Codes of queries, and what is to be added to an inner product so that it is S.
 
-    codes: Any  # [N, 2K], or wider, as documents' codes
-    constant: Any  # [N]
+    Attributes:
+        codes: ``[N, 2K]``, or wider, as documents' codes are.
+        constant: ``[N]``.
+    """
+
+    codes: Any
+    constant: Any
 
 
 class Weights(NamedTuple):

@@ -89,7 +89,11 @@ def boxes_for_missing_glyphs() -> Iterator[None]:
 
 
 def parameters(layer: nn.Module) -> dict[str, Tensor]:
-    """The vectors or images of a layer by kind: prototypes and features, or the rows of a linear one."""
+    """The vectors or images of a layer by kind: prototypes and features, or the rows of a linear one.
+
+    Args:
+        layer: A TverskyProjection, a DataDomain network or a linear layer.
+    """
     if isinstance(layer, nn.Linear):
         return {"rows": layer.weight.detach()}
     prototypes, features = getattr(layer, "prototypes", None), getattr(layer, "features", None)
