@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo explore docs test test-all test-gpu bench lint clean
+.PHONY: release-check help setup demo explore docs test test-all test-gpu bench lint clean
 
 help:
 	@echo "make demo      train a Tversky layer and its equals on digits, explain one, draw it (a minute)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all  the slow ones too"
 	@echo "make test-gpu  the tests that need a CUDA device, with the python of that machine"
 	@echo "make bench     time and memory, ours beside plain torch"
+	@echo "make release-check  build both distributions, try the wheel and its extras on Python 3.11 to 3.13"
 	@echo "make lint      ruff and pyright"
 
 setup: .venv/ready
@@ -64,6 +65,12 @@ test-gpu:
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# In new environments, on every Python that is here; CHECK="--python 3.11" takes one.
+release-check:
+	@(command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv out/release) || python3 -m venv out/release
+	@out/release/bin/pip install --quiet --disable-pip-version-check build twine
+	@out/release/bin/python release/check.py $(CHECK)
 
 lint: setup
 	$(BIN)/ruff check .

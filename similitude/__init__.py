@@ -23,7 +23,7 @@ else:
         optim=("parameter_groups",),
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "FeatureBank",
     "TverskyProjection",

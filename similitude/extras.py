@@ -8,7 +8,7 @@ from importlib import metadata
 # Distributions whose modules have other names.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
 # Extras for those who work on the package.
-OURS = ("dev", "docs", "release")
+OURS = ("dev", "docs")
 
 
 def extra_of(library: str) -> str | None:

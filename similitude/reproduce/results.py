@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 HOLDS, FAILS, OPEN = "holds", "fails", "open"
 
 
-# Where runs put results, and where a wheel has ours.
-USUAL, SHIPPED = Path("results"), Path(__file__).parents[1] / "results"
+# Where runs put results, and where a wheel has ours, all in one file.
+USUAL, SHIPPED = Path("results"), Path(__file__).parents[1] / "results.json.gz"
 
 
 class Claim(NamedTuple):
@@ -64,22 +66,26 @@ class Row(NamedTuple):
 
 
 def at_hand(folder: Path) -> Path:
-    """The folder of results, or those that a wheel brings where there is none by the usual name."""
-    return SHIPPED if folder == USUAL and not folder.is_dir() and SHIPPED.is_dir() else folder
+    """The folder of results, or the file of those that a wheel brings where there is none by the usual name."""
+    return SHIPPED if folder == USUAL and not folder.is_dir() and SHIPPED.is_file() else folder
 
 
 def load(folder: Path, name: str) -> dict[Path, dict[str, Any]]:
-    """The results of an experiment that are in the folder, in the order of their names."""
+    """The results of an experiment that are in the folder, or in a wheel's file, in the order of their names."""
     named = [name, *(old for old, now in EXPERIMENTS_RENAMED.items() if now == name)]
+    if folder == SHIPPED:
+        shipped = {folder / stem: content for stem, content in json.loads(gzip.decompress(folder.read_bytes())).items()}
+        of_name = {path: whole for path, whole in shipped.items() if path.name.partition("-")[0] in named}
+        return {path: _checked(path, name, whole) for path, whole in of_name.items()}
     paths = sorted(path for start in named for path in folder.glob(f"{start}-*.json") if path.is_file())
     return {path: _checked(path, name) for path in paths}
 
 
-def _checked(path: Path, name: str) -> dict:
-    """The content of a result.json, or one sentence that says why it is not a result of the experiment."""
-    content, why = None, ""
+def _checked(path: Path, name: str, content: Any = None) -> dict:
+    """The content of a result.json, read if it is not given, or one sentence that says why it is not a result."""
+    why = ""
     try:
-        content = read_json(path)
+        content = content or read_json(path)
     except (ValueError, OSError):
         why = "is not JSON"
     if not why and not (isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()):

@@ -1,5 +1,6 @@
 """``similitude table``: the pages agree with the results, and errors are one sentence."""
 
+import gzip
 import json
 import re
 import shutil
@@ -189,10 +190,16 @@ def test_a_result_with_text_that_a_terminal_obeys_is_refused(tmp_path, text, key
 
 def test_without_a_folder_of_results_those_of_the_wheel_are_shown(monkeypatch, tmp_path):
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert shipped["force-include"] == {"results": "similitude/results"}
-    assert Path(results.__file__).parents[1] / "results" == results.SHIPPED
+    hook = (ROOT / shipped["hooks"]["custom"]["path"]).read_text()
+    assert f"similitude/{results.SHIPPED.name}" in hook
+    assert Path(results.__file__).parents[1] == results.SHIPPED.parent
+    # As that hook packs them.
+    packed = {path.stem: json.loads(path.read_text()) for path in (ROOT / "results").glob("xor-*.json")}
+    monkeypatch.setattr(results, "SHIPPED", tmp_path / "packed.json.gz")
+    results.SHIPPED.write_bytes(gzip.compress(json.dumps(packed).encode()))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(results, "SHIPPED", ROOT / "results")
+    assert list(results.load(results.SHIPPED, "xor").values()) == list(results.load(ROOT / "results", "xor").values())
+    assert not results.load(results.SHIPPED, "mnist")
     assert "product + subtractmatch" in invoke("xor").stdout
     other = invoke("xor", "--results", "elsewhere")
     assert other.exit_code == 1
