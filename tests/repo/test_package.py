@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+import torch
 
 from similitude._moved import MOVED
 
@@ -189,6 +190,16 @@ def blocks(page: Path) -> list[tuple[str, str | None]]:
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.fixture
+def one_thread():
+    """Small matrices gain nothing from a second thread, and two workers of pytest then have a core each."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_in_pages_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page run one after another, as a reader would type them."""
