@@ -73,11 +73,17 @@ TverskySimilarityModel(restarts=1, steps=5).fit(morse())
         "explore words.txt --out w.html",
     ],
     "explore": """
-import re, signal, subprocess, sys, urllib.request
+import re, signal, subprocess, sys, time, urllib.error, urllib.request
 command = [sys.executable, "-u", "-m", "similitude", "explore", "words.txt", "--no-browser", "--port", "0"]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 address = next(found[0] for line in server.stdout if (found := re.search(r"http://127[^# ]+", line)))
-assert b"<html" in urllib.request.urlopen(address).read().lower()
+for _ in range(100):  # it answers a moment later
+    try:
+        page = urllib.request.urlopen(address).read()
+        break
+    except urllib.error.URLError:
+        time.sleep(0.1)
+assert b"<html" in page.lower()
 server.send_signal(signal.SIGINT)
 server.wait(20)
 """,
