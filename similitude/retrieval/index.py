@@ -84,6 +84,7 @@ class TverskyIndex:
 
     @property
     def num_features(self) -> int:
+        """K."""
         return self.layer.features.num_features
 
     @property
