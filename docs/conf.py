@@ -37,6 +37,7 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
+pygments_style, pygments_dark_style = "default", "github-dark"
 html_title = "similitude"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
