@@ -54,5 +54,6 @@ def test_words_are_the_trades(page):
 
 def test_prose_is_seen():
     """What the tests above count, on a page with one of each."""
-    page = "# Title\n\nOne two three. Four five six: seven.\n\n- eight nine ten\n- `a b c` [d](e)\n\n```\nno no no\n```\n|no|\n"
+    page = "# Title\n\nOne two three. Four five six: seven.\n\n- eight nine ten\n- `a b c` [d](e)\n"
+    page += "\n```\nno no no\n```\n| no | no |\n"
     assert sentences(page) == ["One two three.", "Four five six: seven.", "eight nine ten", "`a b c` d"]
