@@ -9,11 +9,12 @@ import { overview } from "./overview.js";
 import { pair } from "./pair.js";
 import { h, say } from "./parts.js";
 import { prototype, prototypes } from "./prototypes.js";
+import { firstQuery, search } from "./search.js";
 import { sets } from "./sets.js";
 import { openSource } from "./source.js";
 import { why, whyIndex, whyKeys } from "./why.js";
 
-const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"], ["edit", "Edit"], ["compare", "Compare"]];
+const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Prototypes"], ["why", "Why"], ["pair", "Two objects"], ["sets", "Sets"], ["search", "Search"], ["edit", "Edit"], ["compare", "Compare"]];
 // Pages of single things, and the screens that they belong to.
 const WITHIN = { feature: "features", prototype: "prototypes" };
 
@@ -40,6 +41,10 @@ function screenOf(name, rest, question) {
     case "pair": {
       const usual = rest.length < 2 ? firstObjects(model) : [], [a, b] = [0, 1].map((i) => (rest[i] ? objectOf(model, rest[i]) : usual[i] ?? usual[0]));
       return a && b ? pair(model, a, b) : missing("There is no such object.");
+    }
+    case "search": {
+      const query = rest[0] ? objectOf(model, rest[0]) : firstQuery(model);
+      return query ? search(model, query, rest[1]) : missing("There is no such object.");
     }
     case "compare": return compare(model);
     case "edit": return edit(model, rest[0], number(rest[1], Math.max(model.P, model.K)) ?? 0);

@@ -32,8 +32,8 @@ async function openModel(source, about, prefix) {
     off: new Set(),
     addsUp: addsUp(layer),
     renamed: readNames(source, about),
-    // Objects that can be asked for, and those that were.
-    N: about.offers?.sets ? about.objects : data.measures.rows, asked: new Map(),
+    // Objects that can be asked for, measures of those that were, and names that the page does not hold.
+    N: about.offers?.measures ? about.objects : data.measures.rows, asked: new Map(), found: new Map(),
   };
   return model;
 }
@@ -70,7 +70,7 @@ export const featureName = (model, k) => model.renamed[k] ?? `feature ${k}`;
 export const className = (model, p) => model.about.classes?.[p] ?? `prototype ${p}`;
 
 // What an example is called in expressions and headings.
-export const exampleName = (model, i) => model.about.names?.[i] ?? `#${i}`;
+export const exampleName = (model, i) => model.about.names?.[i] ?? model.found.get(i) ?? `#${i}`;
 
 // An object is {kind: "example" | "prototype", index}; in addresses it is e12 or p3.
 export const objectName = (model, { kind, index }) => (kind === "example" ? exampleName(model, index) : className(model, index));
@@ -88,7 +88,7 @@ export function measuresOf(model, { kind, index }) {
 
 // Asks the server for the measures of an object that the page does not hold, or holds rounded.
 export async function haveMeasures(model, { kind, index }) {
-  if (kind !== "example" || model.asked.has(index) || !model.about.offers?.sets) return;
+  if (kind !== "example" || model.asked.has(index) || !model.about.offers?.measures) return;
   model.asked.set(index, Float32Array.from((await model.source.ask("measures", { index })).measures));
 }
 
@@ -178,6 +178,16 @@ function findObject(model, name, exact) {
   if (name.startsWith(" ")) spelled = [name, ...model.starts.map((mark) => mark + name.slice(1))];
   const hit = spelled.find((text) => known.has(text));
   return hit === undefined ? null : known.get(hit);
+}
+
+// The object of a name, with or without the mark of a word's start; the server knows more names than the page holds.
+export async function findName(model, name) {
+  const object = findObject(model, name, true);
+  if (object || !model.about.offers?.search) return object;
+  const { index } = await model.source.ask("find", { name });
+  if (index === null) return null;
+  model.found.set(index, name);
+  return { kind: "example", index };
 }
 
 export function completions(model, start, most = 8) {
