@@ -67,7 +67,7 @@ def session_of(name, names_file=None):
     return Session(show, model, layer.features, edited=layer, inputs=vectors, labels=y, names_file=names_file)
 
 
-SCREENS = ["", "features", "feature/3", "sets", "sets/NAMES", "pair", "pair/e0/e1"]
+SCREENS = ["", "features", "feature/3", "sets", "sets/NAMES", "pair", "pair/e0/e1", "search", "search/e1/reverse"]
 ANSWERING = ["prototypes", "prototype/1", "why", "why?wrong", "why/0", "why/0/1", "why/0/1/2", "edit", "nothing/there"]
 
 

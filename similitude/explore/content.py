@@ -102,7 +102,7 @@ def content(
             f"a page holds prototypes with {PROTOTYPES:,} measures in all; these are {found.out_features:,} of {K:,}: "
             "show them as objects, explore(Universe.of(model, names))."
         )
-    H, dtype = _held(N, K, objects, exact, rounded)
+    H, dtype = held(N, K, objects, exact, rounded)
     with evaluating(found):
         outputs = torch.cat([found(part) for part in vectors.split(max(1, AT_ONCE // K))])
     constants = torch.cat([getattr(found, name).reshape(1).double() for name in ("alpha", "beta", "theta")])
@@ -116,7 +116,7 @@ def content(
         "signed": True,
         "names": None if names is None else names[:H],
         "objects": N,
-        "left_out": _left_out(N, H, dtype),
+        "left_out": left_out(N, H, dtype),
     }
     if traces:
         about["traces"] = {name: list(values) for name, values in traces.items()}
@@ -161,9 +161,9 @@ def content_of_words(
         title, exact, rounded, objects, progress: as in ``content``.
     """
     N, K = len(u), len(u.features)
-    H, dtype = _held(N, K, objects, exact, rounded)
+    H, dtype = held(N, K, objects, exact, rounded)
     threshold = u.threshold if u.cut else None
-    held = u.vectors[:H] @ u.features.mT - (0.0 if threshold is None else threshold)
+    measured = u.vectors[:H] @ u.features.mT - (0.0 if threshold is None else threshold)
     presence = None if threshold is None else 0.5
     # Starting values would be drawn in vain.
     bank = FeatureBank(K, u.features.shape[1], presence=presence, device="meta", dtype=u.features.dtype)
@@ -181,16 +181,16 @@ def content_of_words(
         "signed": True,
         "names": u.names[:H],
         "objects": N,
-        "left_out": _left_out(N, H, dtype),
+        "left_out": left_out(N, H, dtype),
         "note": u.note,
     }
-    arrays = {"measures": _array(held, dtype), "prototypes": np.zeros((0, K), np.float32)}
+    arrays = {"measures": _array(measured, dtype), "prototypes": np.zeros((0, K), np.float32)}
     arrays |= {"bias": np.zeros(0, np.float32), **_of_bank(bank, u.vectors, False, about, progress)}
     about["features"] = {str(k): name for k, name in u.feature_names.items()}
     return Content(about, arrays)
 
 
-def _held(N: int, K: int, objects: int, exact: int, rounded: int) -> tuple[int, type]:
+def held(N: int, K: int, objects: int, exact: int, rounded: int) -> tuple[int, type]:
     """How many objects are on the page, and the dtype of their measures."""
     H = min(N, objects)
     if exact >= H * K * 4:
@@ -198,7 +198,7 @@ def _held(N: int, K: int, objects: int, exact: int, rounded: int) -> tuple[int, 
     return max(1, min(H, rounded // (2 * K))), np.float16
 
 
-def _left_out(N: int, H: int, dtype: type) -> list[str]:
+def left_out(N: int, H: int, dtype: type) -> list[str]:
     """Sentences on what the page does not have."""
     found = []
     if H < N:
@@ -243,22 +243,28 @@ def _of_bank(
     for part in objects.split(max(1, AT_ONCE // len(bank.weight))):
         counts.add(part)
         progress(counts.objects, len(objects), "counting who has each feature")
-    nearest, cosines, duplicates = _nearest(bank.weight, progress)
-    used = Usage.of(counts, duplicates, DUPLICATE)
+    like, cosines, duplicates = nearest(bank.weight, progress)
+    return of_usage(bank, Usage.of(counts, duplicates, DUPLICATE), like, cosines, about)
+
+
+def of_usage(
+    bank: FeatureBank, used: Usage, like: Tensor, cosines: Tensor, about: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """How a bank is used, as arrays and in ``about``, with the features most like each."""
     about["features"] = {str(k): name for k, name in bank.names.items()}
     about["dead"], about["ever_present"] = used.dead, used.ever_present
-    about["duplicates"] = [list(found) for found in duplicates]
+    about["duplicates"] = [list(found) for found in used.duplicates]
     threshold = torch.zeros(bank.num_features) if bank.threshold is None else bank.threshold
     return {
         "thresholds": _array(threshold),
         "presence": _array(used.presence),
         "strength": _array(used.measure),
-        "nearest": nearest.numpy().astype(np.int32),
+        "nearest": like.numpy().astype(np.int32),
         "cosines": _array(cosines),
     }
 
 
-def _nearest(weight: Tensor, progress: Progress) -> tuple[Tensor, Tensor, list[tuple[int, int, float]]]:
+def nearest(weight: Tensor, progress: Progress) -> tuple[Tensor, Tensor, list[tuple[int, int, float]]]:
     """The features most like each by cosine, ``[K, n]``, these cosines, and duplicates as in ``Usage``."""
     unit = nn.functional.normalize(weight.detach().to(wide(weight.dtype)), dim=-1)
     n, found, duplicates = min(NEAREST, len(unit) - 1), [], []
@@ -269,8 +275,8 @@ def _nearest(weight: Tensor, progress: Progress) -> tuple[Tensor, Tensor, list[t
         cosines[rows, start + rows] = -2.0
         found.append(cosines.topk(n, dim=-1))
         progress(start + len(cosines), len(unit), "comparing features")
-    nearest, cosines = (torch.cat([part[i] for part in found]).cpu() for i in (1, 0))
-    return nearest, cosines, duplicates
+    like, cosines = (torch.cat([part[i] for part in found]).cpu() for i in (1, 0))
+    return like, cosines, duplicates
 
 
 def _score(answers: Tensor, labels: Tensor, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

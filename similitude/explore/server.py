@@ -29,6 +29,7 @@ from .session import Session
 
 # Bytes of a question at most, seconds that a client may take to send one, and clients at once.
 LARGEST, SECONDS, CLIENTS = 2**22, 10.0, 200
+QUESTIONS = ("name", "set", "measures", "search", "find", "image", "pictures", "preview", "apply", "undo")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -61,10 +62,7 @@ def application(session: Session, token: str, host: str = "127.0.0.1") -> Starle
         host: the address that the server listens at; requests for other hosts are refused.
     """
     pages = {name: (read(name), KINDS[name[name.rindex(".") :]]) for name in files()}
-    questions: dict[str, Callable[[dict[str, Any]], Any]] = {
-        name: getattr(session, name)
-        for name in ("name", "set", "measures", "image", "pictures", "preview", "apply", "undo")
-    }
+    questions: dict[str, Callable[[dict[str, Any]], Any]] = {name: getattr(session, name) for name in QUESTIONS}
 
     def index(request: Request) -> Response:
         return Response(read("index.html"), media_type="text/html", headers=HEADERS)

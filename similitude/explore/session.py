@@ -17,6 +17,8 @@ from ..files import read_json, write_json
 from ..interpret.expression import ExpressionError
 from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
+from ..retrieval.index import TverskyIndex
+from . import indexed
 from .beside import beside
 from .content import Content
 from .edits import Refused, is_index, preview, undo_of, values_of
@@ -37,6 +39,7 @@ class Session:
         model: what is edited and saved; None where there is nothing to save, as for words.
         bank: the bank whose features are named; None where the model has none of its own.
         universe: all objects, if the page cannot hold them.
+        index: the index whose documents the objects are.
         edited: the network or layer that edits change, see ``edits``; None where there is none.
         inputs, labels: what an edit is previewed on: a network's inputs, or the vectors that reach a layer.
         names_file: a JSON file that keeps the names of features, or None.
@@ -46,6 +49,7 @@ class Session:
     model: nn.Module | None = None
     bank: FeatureBank | None = None
     universe: Universe | None = None
+    index: TverskyIndex | None = None
     edited: Any = None
     inputs: Tensor | None = None
     labels: Tensor | None = None
@@ -76,6 +80,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """What the page reads first."""
         offers = {"sets": self.universe is not None, "edit": self.edited is not None, "save": self.model is not None}
+        offers |= {"search": self.index is not None, "measures": offers["sets"] or self.index is not None}
         offers["add"] = isinstance(self.edited, DataDomain)
         offers["thresholds"] = not offers["add"] and self.content.about["layer"]["thresholds"]
         kept = "kept until the server stops" if self.names_file is None else f"kept in {self.names_file.name}"
@@ -135,9 +140,27 @@ class Session:
     def measures(self, question: Question) -> dict[str, Any]:
         """Measures of one object that the page does not hold."""
         index = question.get("index")
-        if self.universe is None or not is_index(index, len(self.universe)):
+        if self.index is not None:
+            indexed.check_row(self.index, index)
+            found = self.index.measures_of(self.index.ids[index])  # pyright: ignore[reportArgumentType]
+        elif self.universe is not None and is_index(index, len(self.universe)):
+            found = self.universe.measures(index)  # pyright: ignore[reportArgumentType]
+        else:
             raise Refused(f"there is no object {index!r}.")
-        return {"measures": self.universe.measures(index).tolist()}  # pyright: ignore[reportArgumentType]
+        return {"measures": found.tolist()}
+
+    def search(self, question: Question) -> dict[str, Any]:
+        """The documents that are most similar to one of them."""
+        return indexed.search(self._index(), question)
+
+    def find(self, question: Question) -> dict[str, Any]:
+        """The row of the document with an id, which the page may not hold."""
+        return {"index": indexed.find(self._index(), question.get("name"))}
+
+    def _index(self) -> TverskyIndex:
+        if self.index is None:
+            raise Refused("this page searches itself: it has no index.")
+        return self.index
 
     def image(self, question: Question) -> dict[str, Any]:
         """The values of a prototype, a feature or an input, exactly, to draw on."""

@@ -18,7 +18,7 @@ else:
 
 def explore(
     source: Annotated[
-        str, typer.Argument(help="A run's folder, a checkpoint, word vectors, or demo.", show_default=False)
+        str, typer.Argument(help="A run's folder, a checkpoint, an index, word vectors, or demo.", show_default=False)
     ],
     out: Annotated[Path | None, typer.Option(help="Write one .html file that needs no server, and exit.")] = None,
     network: Annotated[str | None, typer.Option(help="Of a run with several networks: which.")] = None,

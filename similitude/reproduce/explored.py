@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..explore.content import OBJECTS, Content, Progress, content, content_of_words
+from ..explore.indexed import content_of_index
 from ..explore.session import Session
 from ..interpret import words
 from ..models.data_domain import DataDomain
 from ..reach import seen
+from ..retrieval import TverskyIndex
+from ..retrieval.saved import ABOUT as INDEX
 from . import demo
 from .data.digits import mnist
 from .data.made_up import synthetic_digits
@@ -44,6 +47,8 @@ def session_of(
     if source == DEMO:
         return demo_session(names, progress=progress)
     folder = Path(source).expanduser()
+    if (folder / INDEX).exists():
+        return _index_session(folder, names or folder / "names.json", progress)
     if (folder / "result.json").exists() and bank is None:
         run = runs_in(folder)[0]
         if run.whole["experiment"] in ("mnist", "editing"):
@@ -61,6 +66,15 @@ def session_of(
         return content_of_words(u, title, exact=2**24, rounded=2**25, progress=progress)
 
     return Session(make, universe=u, names_file=names)
+
+
+def _index_session(folder: Path, names: Path, progress: Progress) -> Session:
+    index = TverskyIndex.load(folder)
+
+    def make() -> Content:
+        return content_of_index(index, f"Documents of {folder.name}", exact=2**24, rounded=2**25, progress=progress)
+
+    return Session(make, bank=index.layer.features, index=index, names_file=names)
 
 
 def session_of_digits(

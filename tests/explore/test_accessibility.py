@@ -12,7 +12,19 @@ from similitude.reproduce.data.made_up import synthetic_digits
 
 AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-SCREENS = ["", "features", "feature/3", "prototypes", "prototype/1", "why", "why/0", "why/0/1/2", "pair/p0/p1"]
+SCREENS = [
+    "",
+    "features",
+    "feature/3",
+    "prototypes",
+    "prototype/1",
+    "why",
+    "why/0",
+    "why/0/1/2",
+    "pair/p0/p1",
+    "search",
+    "search/e3/reverse",
+]
 SCREENS += ["sets", "sets/1%20%26%202", "sets/1%20%26", "compare", "edit", "nothing"]
 
 pytestmark = pytest.mark.skipif(

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from similitude import cli
+from similitude import TverskySimilarity, cli
 from similitude.reproduce import demo, editing, explored, run
 from similitude.reproduce.data.made_up import synthetic_digits
+from similitude.retrieval import TverskyIndex
 
 
 def invoke(*arguments):
@@ -105,6 +106,26 @@ def test_word_vectors_are_shown_as_a_page(words, tmp_path):
     found = about(tmp_path / "page.html")
     assert found["layer"]["objects_only"]
     assert found["names"][:2] == ["word0", "word1"]
+
+
+def test_an_index_is_shown_as_a_page_that_searches(tmp_path):
+    layer = TverskySimilarity(6, 24)
+    index = TverskyIndex(layer)
+    index.add(torch.randn(50, 6), [f"doc {i}" for i in range(50)])
+    index.save(tmp_path / "index")
+    assert invoke(tmp_path / "index", "--out", tmp_path / "page.html").exit_code == 0
+    found = about(tmp_path / "page.html")
+    assert found["names"][7] == "doc 7"
+    assert found["layer"]["alpha"] == pytest.approx(layer.alpha.item())
+    session = explored.session_of(str(tmp_path / "index"))
+    session.name({"feature": 1, "name": "wing"})
+    assert json.loads((tmp_path / "index" / "names.json").read_text()) == {"1": "wing"}
+    for path in (tmp_path / "index").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    result = invoke(tmp_path / "index", "--out", tmp_path / "other.html")
+    assert result.exit_code == 1
+    assert "damaged" in result.output
+    assert not (tmp_path / "other.html").exists()
 
 
 @pytest.mark.parametrize("name", explored.TVERSKY)

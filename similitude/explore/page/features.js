@@ -1,7 +1,7 @@
 // Features: a grid of all of them, and a page for each.
 
 import { descending } from "./arithmetic.js";
-import { byDecile, className, effectOn, featureName, havingFeature, renameFeature } from "./model.js";
+import { byDecile, className, effectOn, featureName, havingFeature, hintOf, renameFeature } from "./model.js";
 import { barList, card, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
 
 const ORDERS = {
@@ -34,16 +34,10 @@ export function features(model) {
 function featureCard(model, k) {
   const picture = thumb(model.sprites.feature, k, 56, "");
   picture?.setAttribute("aria-hidden", "true");
-  const second = picture ? "" : topNames(model, k);
+  const second = picture ? "" : hintOf(model, k, 3);
   return h("a", { class: "feature", href: `#/feature/${k}` }, picture,
     h("div", {}, h("div", { class: "name" }, featureName(model, k)), second ? h("div", { class: "soft" }, second) : null,
       h("div", { class: "soft" }, `had by ${percent(model.data.presence.values[k])}`)));
-}
-
-// The objects with most of a feature, for features that are no images.
-function topNames(model, k) {
-  if (!model.about.names) return "";
-  return havingFeature(model, k).having.slice(0, 3).map((i) => model.about.names[i].replace(/^[Ġ▁]/u, "")).join(", ");
 }
 
 export function feature(model, k) {

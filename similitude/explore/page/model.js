@@ -5,6 +5,8 @@ import { evaluate, ExpressionError, quoted } from "./expression.js";
 
 // Examples that a set lists.
 const LISTED = 60;
+// Names that tell what a feature is.
+const HINTS = 3;
 
 // The model of the page, with a second one beside it if there is one.
 export async function openModels(source) {
@@ -33,7 +35,7 @@ async function openModel(source, about, prefix) {
     addsUp: addsUp(layer),
     renamed: readNames(source, about),
     // Objects that can be asked for, measures of those that were, and names that the page does not hold.
-    N: about.offers?.measures ? about.objects : data.measures.rows, asked: new Map(), found: new Map(),
+    N: about.offers?.measures ? about.objects : data.measures.rows, asked: new Map(), found: new Map(), hints: new Map(),
   };
   return model;
 }
@@ -118,6 +120,22 @@ export function isWrong(model, i) {
 export function havingFeature(model, k) {
   const column = model.data.measures.column(k);
   return { column, having: descending(column).filter((i) => column[i] > 0) };
+}
+
+// The named objects with most of a feature, in words, for features that are no images.
+export function hintOf(model, k, most) {
+  if (!model.about.names || model.sprites.feature) return "";
+  if (!model.hints.has(k)) {
+    const best = [];
+    for (let i = 0; i < model.H; i++) {
+      const value = model.data.measures.at(i, k);
+      if (!(value > 0) || (best.length === HINTS && value <= best.at(-1).value)) continue;
+      best.splice(best.findLastIndex((one) => one.value >= value) + 1, 0, { i, value });
+      best.length = Math.min(best.length, HINTS);
+    }
+    model.hints.set(k, best.map(({ i }) => exampleName(model, i).replace(/^[Ġ▁]/u, "")));
+  }
+  return model.hints.get(k).slice(0, most).join(", ");
 }
 
 // One of each tenth of those that have a feature, always the same ones.

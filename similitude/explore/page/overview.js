@@ -16,7 +16,7 @@ export function overview(model) {
     h("p", { class: "lead" }, inWords(model)),
     h("div", { class: "cards" },
       card("The layer", figures(sizes)),
-      layer.objects_only ? null : card("What weighs how much", figures(layer.model === "ratio" ? constants.slice(0, 2) : constants), weighing(layer), traces(about.traces)),
+      layer.objects_only ? null : card("What weighs how much", figures(layer.model === "ratio" ? constants.slice(0, 2) : constants), weighing(model), traces(about.traces)),
       about.accuracy === undefined ? null : card("Answers", figures([["accuracy", percent(about.accuracy)], ["examples", whole(about.objects)]]), wrongOnes(model)),
       card("Presence", histogram(presence, { bins: 25, low: 0, high: 1, label: `How many features belong to which share of the examples: from ${percent(Math.min(...presence))} to ${percent(Math.max(...presence))}.` }),
         h("p", { class: "soft" }, "How many features belong to which share of all examples, from none to all.")),
@@ -30,6 +30,7 @@ export function overview(model) {
 function inWords(model) {
   const { layer, about } = model;
   if (layer.objects_only) return `${whole(about.objects)} named objects, each a set of some of ${whole(model.K)} features.${about.note ? ` ${about.note[0].toUpperCase()}${about.note.slice(1)}.` : ""}`;
+  if (!model.P) return `${whole(about.objects)} documents, compared by what they share of ${whole(model.K)} features (${layer.intersection}) and by what only one of them has.`;
   const cut = layer.thresholds ? "when its measure is above the feature's threshold" : "when its measure is above 0";
   const lacks = layer.difference === "ignorematch" ? "features that only one of them has" : "features that one of them has more of";
   const level = layer.level === "set" ? ", of the sums over all features" : "";
@@ -37,9 +38,10 @@ function inWords(model) {
   return `An input is compared with ${whole(model.P)} prototypes by the features they share (${layer.intersection}${level}) and by ${lacks}: ${how}. An object has a feature ${cut}.${layer.normalize ? " Objects are scaled to length 1 first." : ""}`;
 }
 
-function weighing(layer) {
-  const more = Math.abs(layer.alpha - layer.beta) < 1e-6 ? "What only the input has counts as much as what only the prototype has."
-    : layer.alpha > layer.beta ? "What only the input has counts for more than what only the prototype has." : "What only the prototype has counts for more than what only the input has.";
+function weighing({ layer, P }) {
+  const [first, second] = P ? ["the input", "the prototype"] : ["the query", "a document"];
+  const more = Math.abs(layer.alpha - layer.beta) < 1e-6 ? `What only ${first} has counts as much as what only ${second} has.`
+    : layer.alpha > layer.beta ? `What only ${first} has counts for more than what only ${second} has.` : `What only ${second} has counts for more than what only ${first} has.`;
   return h("p", { class: "soft" }, more);
 }
 

@@ -1,6 +1,6 @@
 // Elements that screens are made of. All text enters as text: nothing from the data is ever read as markup.
 
-import { addressOf, className, exampleName, featureName, isWrong, labelOf, objectName } from "./model.js";
+import { addressOf, className, exampleName, featureName, hintOf, isWrong, labelOf, objectName } from "./model.js";
 
 // An element with attributes, listeners ("onclick") and children: elements, or what becomes text.
 export function h(tag, attributes = {}, ...children) {
@@ -79,7 +79,8 @@ export function strip(items) {
 export function featureLink(model, k, side = 26) {
   const picture = thumb(model.sprites.feature, k, side, "");
   picture?.setAttribute("aria-hidden", "true");
-  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k))];
+  const hint = hintOf(model, k, 2);
+  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k)), hint ? h("span", { class: "soft hinted" }, hint) : null];
 }
 
 export function prototypeLink(model, p, side = 26) {

@@ -19,7 +19,7 @@ export async function search(model, query, direction) {
     h("h1", {}, `Search: ${name}`),
     h("p", { class: "lead" }, "What is most similar to an object: what each hit shares with it, what it lacks, and what it has besides."),
     chooser(model, query, reverse),
-    h("div", { class: "cards" }, card(null, h("div", { class: "row" }, pictureOf(model, query, 84), h("div", { class: "grow" }, h("p", { class: "verdict", id: "query" }, name), h("p", { class: "soft" }, meaning(model, name, reverse)))), h("p", { class: "soft", id: "certified" }, found.said))),
+    h("div", { class: "cards" }, card(null, h("div", { class: "row" }, pictureOf(model, query, 84), h("div", { class: "grow" }, h("p", { class: "verdict", id: "query" }, name), h("p", { class: "soft" }, meaning(model, name, reverse), " ", h("span", { id: "certified" }, found.said)))))),
     list,
   ];
 }
@@ -69,7 +69,7 @@ function hit(model, query, a, object, value, reverse) {
       return h("div", { class: "part" }, h("div", { class: "soft" }, h("span", { class: `key ${kind}` }), `${said} ${whole(some.length)}`, model.addsUp && !model.layer.objects_only ? ` (${plain(total(shares), 3)})` : ""),
         h("div", { class: "some" }, some.slice(0, SHOWN).map((k) => h("span", { class: "one", title: plain(shares[k], 4) }, featureLink(model, k, 22)))));
     }),
-    h("a", { class: "again", href: searchAddress(object, reverse), "aria-label": `search for ${name}` }, "search for it"));
+    h("a", { class: "again", href: searchAddress(object, reverse), "aria-label": `search for it: ${name}` }, "search for it"));
 }
 
 function chooser(model, query, reverse) {
