@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,15 @@ def _called(row: Row) -> str:
 def _of_measures(rows: list[Row], title: str) -> Any:
     from rich.table import Table
 
-    table = Table(
-        "model", title=f"{title}: MRR and recall@10 of unseen words, in %, means and standard errors over seeds"
-    )
+    result = rows[0].runs[-1]["result"]
+    of = f"{result['pairs']['test']:,} pairs of {result['words']['test']:,} unseen words"
+    table = Table("model", title=f"{title}, {of}: MRR, recall@10 and direction in %, ± over seeds")
     for heading in ("parameters", *MEASURES, "CPU s"):
         table.add_column(heading, justify="right")
     for row in rows:
         cells = [with_error(100 * _all(row, name), ".1f" if "@" in name else ".2f") for name in MEASURES]
-        table.add_row(
-            _called(row), f"{row.runs[-1]['result']['parameters']:,}", *cells, f"{_all(row, 'seconds').mean():.1f}"
-        )
+        count = f"{row.runs[-1]['result']['parameters']:,}"
+        table.add_row(_called(row), count, *cells, f"{_all(row, 'seconds').mean():.1f}")
     return table
 
 
@@ -64,29 +64,31 @@ def _all(row: Row, name: str) -> np.ndarray:
 
 
 def _of_leads(rows: list[Row], title: str) -> list[Any]:
-    """Differences of MRR to the rival that did best on validation words, with sides and without, by groups of words."""
+    """Differences of MRR to the rival that did best on validation words and to order embeddings, by groups of words."""
     from rich.table import Table
 
     out = []
     for sides in (False, True):
         here = [row for row in rows if row.config["sides"] == sides]
-        rivals = [
-            row for row in here if row.config["model"] in RIVALS and row.runs[-1]["result"]["validation"] is not None
-        ]
+        rivals = [row for row in here if row.config["model"] in RIVALS and row.runs[-1]["result"]["best"]]
         ours = [row for row in here if row.config["model"] in TVERSKY]
         if not rivals or not ours:
             continue
         best = max(rivals, key=lambda row: row.runs[-1]["result"]["validation"])
-        out.append(Table("model", title=f"{title}: MRR above that of {_called(best)}, in points, ± over words"))
-        for heading in ("up", "down"):
-            out[-1].add_column(heading, justify="right")
+        others = [best, *(row for row in rivals if row.config["model"] == "order" and row is not best)]
+        of = "with sides" if sides else "without sides"
+        out.append(Table("model", title=f"{title}, {of}: MRR above that of rivals, in points, ± over words"))
+        for other, name in product(others, ("up", "down")):
+            out[-1].add_column(f"{name}, {other.config['model']}", justify="right")
         for row in ours:
-            cells = []
-            for name in ("up", "down"):
-                one, other = (np.array(of.runs[-1]["result"]["groups"][name]) for of in (row, best))
-                cells.append(with_error(100 * (one - other), "+.2f") if len(one) == len(other) else "–")
-            out[-1].add_row(_called(row), *cells)
+            cells = [_lead(row, other, name) for other, name in product(others, ("up", "down"))]
+            out[-1].add_row(row.config["model"], *cells)
     return out
+
+
+def _lead(row: Row, other: Row, name: str) -> str:
+    one, two = (np.array(of.runs[-1]["result"]["groups"][name]) for of in (row, other))
+    return with_error(100 * (one - two), "+.2f") if len(one) == len(two) else "–"
 
 
 def _of_settings(rows: list[Row], title: str) -> Any:
