@@ -7,8 +7,24 @@ from shown import ANSWERING, EXPRESSIONS, SCREENS, TOKEN, digits, go, looks, net
 
 pytest.importorskip("uvicorn")
 
+from similitude.explore.content import content
+from similitude.explore.session import Session
 from similitude.interpret.edit import load_state
 from similitude.reproduce import editing
+
+EVIL = [
+    "<script>window.evil = 1</script>",
+    "</script><script>window.evil = 1</script>",
+    "<img src=x onerror=window.evil=1>",
+    '"><svg onload=window.evil=1>',
+    "javascript:window.evil=1",
+    "{{constructor.constructor('window.evil=1')()}}",
+    "${window.evil=1}",
+    "<!--",
+    "]]>",
+    "\u2028window.evil=1\u2029 x",
+    "&lt;b&gt;\\u003cb\\u003e",
+]
 
 
 @pytest.fixture
@@ -55,6 +71,29 @@ def test_without_the_token_there_is_nothing_to_see(served, visit):
     address, _ = served
     with visit(address, own=(address, "blob:", "data:"), quiet=False) as page:
         assert "it holds the token" in page.locator("main").inner_text()
+
+
+def test_names_of_all_kinds_are_shown_as_text_and_do_nothing(serve, visit):
+    """Of features, prototypes and examples, on every screen that shows them."""
+    x, y = digits(11)
+    net = network(*digits())
+    show = lambda: content(net, x, y, names=EVIL, classes=EVIL[:10], title=EVIL[0])  # noqa: E731
+    session = Session(show, net, edited=net, inputs=x, labels=y)
+    for k, name in enumerate(EVIL):
+        session.name({"feature": k, "name": name})
+    with serve(session) as address, visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
+        for screen in ["", "features", *(f"feature/{k}" for k in range(11)), "prototypes", "why", "why/1", "why/2/1/0"]:
+            go(page, screen)
+            looks(page)
+        for screen in ("pair/e0/e1", "sets", "search/e2", "edit"):
+            go(page, screen)
+            looks(page)
+        assert page.evaluate("window.evil") is None
+        assert page.locator("script").count() == 1
+        assert page.locator("main img, main b, main svg[onload]").count() == 0
+        go(page, "feature/2")
+        assert page.locator("h1").inner_text() == EVIL[2]
+        assert page.locator("#title").inner_text() == EVIL[0]
 
 
 def test_drawing_previews_applies_undoes_and_saves(served, visit, tmp_path):

@@ -15,10 +15,18 @@ const TOP = 24;
 export function features(model) {
   const place = h("div", {}), count = h("p", { class: "soft", role: "status" });
   const order = h("select", { id: "order", onchange: show }, Object.keys(ORDERS).map((name) => h("option", {}, name)));
-  const search = h("input", { type: "search", id: "search", class: "grow", placeholder: "a name, or a number", oninput: show });
+  const search = h("input", { type: "search", id: "search", class: "grow", placeholder: "a name, or a number", oninput: show, onkeydown: open });
+  let first = null;
+  // Enter opens the first that is found.
+  function open(event) {
+    if (event.key === "Enter" && first !== null) location.hash = `#/feature/${first}`;
+  }
   function show() {
     const wanted = search.value.trim().toLowerCase();
-    const found = ORDERS[order.value](model).filter((k) => !wanted || featureName(model, k).toLowerCase().includes(wanted));
+    const found = ORDERS[order.value](model).filter((k) => !wanted || String(k) === wanted || featureName(model, k).toLowerCase().includes(wanted));
+    // A number is that of a feature before it is a part of a name.
+    found.sort((i, j) => (String(j) === wanted) - (String(i) === wanted));
+    first = found[0] ?? null;
     count.textContent = found.length === 1 ? "1 feature" : `${found.length.toLocaleString("en")} features`;
     place.replaceChildren(virtualGrid(found, (k) => featureCard(model, k)));
   }

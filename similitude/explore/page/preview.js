@@ -14,10 +14,10 @@ export async function previewed(model, asked, seen) {
   const kinds = [["Repaired", ([, , after, label]) => after === label], ["Broken", ([, before, , label]) => before === label], ["Wrong before and after", ([, before, after, label]) => before !== label && after !== label]];
   const found = kinds.map(([name, of]) => [name, seen.flips.filter(of)]).filter(([, flips]) => flips.length);
   const pictures = await picturesOf(model, found.flatMap(([, flips]) => flips.slice(0, SHOWN).map(([i]) => i)));
-  const tile = ([i, before, after]) => {
+  const tile = ([i, before, after, label]) => {
     const caption = `${className(model, before)} → ${className(model, after)}`;
     if (isHeld(model, i)) return exampleTile(model, i, { caption });
-    return h("span", { class: "tile" }, pictures(i) ?? h("span", {}, exampleName(model, i)), h("span", { class: "caption" }, caption));
+    return h("span", { class: `tile${before === label ? "" : " wrong"}` }, pictures(i) ?? h("span", {}, exampleName(model, i)), h("span", { class: "caption" }, caption));
   };
   return [
     card("Accuracy", h("p", { class: "verdict", id: "outcome" }, `${whole(seen.flips.length)} answers flip: ${whole(seen.repaired)} repaired, ${whole(seen.broken)} broken`),
