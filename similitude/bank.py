@@ -174,7 +174,7 @@ class FeatureBank(nn.Module):
         """Names a feature: one that was learned, or one that is made from examples and fixed. Print what it returns.
 
         One from examples takes the place of ``feature``, by default of the unnamed one whose direction is most like its
-        own. Make a new optimiser, by ``parameter_groups``: momentum and weight decay of an old one would still move it.
+        own. Make a new optimizer, by ``parameter_groups``: momentum and weight decay of an old one would still move it.
 
         Args:
             name: What to call it, wherever features are shown.
@@ -297,7 +297,7 @@ def prune(
 
     A feature is removed if, in each layer on its bank, no input and no prototype has it; outputs on ``data`` stay the
     same for all options. A bank keeps at least one feature. Its ``weight`` is a new parameter afterwards: make a new
-    optimiser, since the old one would go on with the old parameter, which nothing uses.
+    optimizer, since the old one would go on with the old parameter, which nothing uses.
 
     Args:
         model: A Tversky layer, or a model with such layers and with **all** those that share their banks. It runs in
@@ -334,7 +334,7 @@ def grow(bank: FeatureBank, new: int | Tensor, scale: float = 1.0) -> None:
     """Adds features to a bank, after those that it has, for all the layers that share it.
 
     Outputs change, since objects and prototypes have some of the new features. The ``weight`` is a new parameter
-    afterwards: make a new optimiser, since the old one would go on with the old parameter, which nothing uses.
+    afterwards: make a new optimizer, since the old one would go on with the old parameter, which nothing uses.
 
     Args:
         bank: The feature bank.

@@ -1,7 +1,7 @@
 """α, β, θ of a layer, and the form of its comparison: how they are learned, read, set and loaded.
 
 With ``parametrization="gain"`` a constant is a learned gain times a fixed unit, its natural size at the start: an
-optimiser's step of 0.001 then changes it by a thousandth. "log" learns the logarithm of the gain, so that no constant
+optimizer's step of 0.001 then changes it by a thousandth. "log" learns the logarithm of the gain, so that no constant
 becomes negative. "plain" learns the constants themselves, as the paper does.
 """
 

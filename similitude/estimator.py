@@ -359,7 +359,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         K, D, each = int(self.num_features), x.shape[1], int(self.prototypes_per_class)
         clustered = self.start_ != "random"
         options: dict[str, Any] = {
-            # Constants start from the data here, and are steps of an optimiser of our own.
+            # Constants start from the data here, and are steps of an optimizer of our own.
             "init": "unit",
             "parametrization": "plain",
             "presence": float(self.presence) if clustered else None,
@@ -413,7 +413,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
         self._moments = {i: {name: t.cpu() for name, t in of.items()} for i, of in state.items()}
 
     def _step(self, optimizer: torch.optim.Optimizer, x: Tensor, targets: Tensor, weights: Tensor) -> float:
-        """The loss on these rows, before the step of the optimiser on it."""
+        """The loss on these rows, before the step of the optimizer on it."""
         optimizer.zero_grad()
         similarities = self._classes(x)
         loss, gradient = fitting.loss_of(similarities, targets, weights, self.label_smoothing)

@@ -1,4 +1,4 @@
-"""Parameter groups for an optimiser, with the learning rates that the parts of a Tversky layer need."""
+"""Parameter groups for an optimizer, with the learning rates that the parts of a Tversky layer need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BANK = 0.1
 def parameter_groups(
     model: nn.Module, lr: float, weight_decay: float = 0.0, bank_rate: float | None = None, difference_rate: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
+    """Parameter groups for an optimizer: ``torch.optim.AdamW(parameter_groups(model, 1e-3, 0.1))``.
 
     Frozen parameters are left out. Constants that are learned as plain values get a rate in proportion to their size,
     so that a step of Adam changes them by the same share as it changes a gain.
@@ -57,7 +57,7 @@ def parameter_groups(
 def unit_length_(model: nn.Module) -> None:
     """Features of all banks at length 1 again, in place and with thresholds in proportion, so that no set changes.
 
-    Called after each step of an optimiser, it leaves directions and thresholds as all that features learn: held
+    Called after each step of an optimizer, it leaves directions and thresholds as all that features learn: held
     thresholds then fit better, see docs/guides/thresholds.md. A feature of zeros and fixed features stay as they are.
 
     Args:

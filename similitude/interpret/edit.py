@@ -200,7 +200,7 @@ class Edit:
     def apply(self) -> DataDomain:
         """Changes the network and returns it.
 
-        If the number of features changes, their parameter is a new one, which an optimiser must be given.
+        If the number of features changes, their parameter is a new one, which an optimizer must be given.
         """
         self._check_open()
         images, threshold = self.images(), self.threshold()

@@ -171,7 +171,7 @@ class DataDomain(Contrast):
     ) -> DataDomain:
         """Replaces the images of the prototypes, of the features or of both, and returns the network.
 
-        If their number changes, the parameter is a new one, which an optimiser must be given. Edit a single image by
+        If their number changes, the parameter is a new one, which an optimizer must be given. Edit a single image by
         ``with torch.no_grad(): net.prototypes[i] = image``.
 
         Args:

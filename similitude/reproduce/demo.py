@@ -53,7 +53,7 @@ class Config:
     linear_decay: float = 0.1
 
     def steps(self, digits: Digits) -> int:
-        """Optimiser steps of one training."""
+        """Optimizer steps of one training."""
         return self.epochs * -(-len(digits.train_x) // self.batch_size)
 
 

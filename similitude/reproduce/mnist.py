@@ -201,7 +201,7 @@ def _pixels(images: Tensor, device: str) -> Tensor:
 
 
 def make(config: Config, name: str, device: str) -> Learner:
-    """A new network and its optimiser."""
+    """A new network and its optimizer."""
     torch.manual_seed(config.seed)
     plain = "Tversky" in name and config.start == "paper"
     options: dict[str, Any] = {"init": "unit", "parametrization": "plain"} if plain else {}

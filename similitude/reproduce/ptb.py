@@ -28,7 +28,7 @@ NETWORKS = ("baseline", "tversky-head", "tversky-all-1layer")
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's models and epochs. It prints no optimiser: the ``paper`` recipe has the Trainer's defaults.
+    """The paper's models and epochs. It prints no optimizer: the ``paper`` recipe has the Trainer's defaults.
 
     Args:
         network: "baseline" is GPT-2; the others have a Tversky head, or that and Tversky projections in all blocks.
