@@ -173,8 +173,8 @@ class FeatureBank(nn.Module):
     ) -> Named:
         """Names a feature: one that was learned, or one that is made from examples and fixed. Print what it returns.
 
-        One from examples takes the place of ``feature``, by default of the unnamed one whose direction is most like its
-        own. Make a new optimizer, by ``parameter_groups``: momentum and weight decay of an old one would still move it.
+        One from examples replaces ``feature``, by default the unnamed one whose direction is most like its own.
+        Make a new optimizer, by ``parameter_groups``: momentum and weight decay of an old one would still move it.
 
         Args:
             name: What to call it, wherever features are shown.

@@ -40,7 +40,7 @@ class TverskySimilarity(Contrast):
         dim: Width D of the objects.
         num_features: K, for a feature bank of its own.
         features: A FeatureBank to share instead.
-        alpha, beta, theta: Starting values; by default those of ``init``.
+        alpha, beta, theta: Starting weights of f(A−B), f(B−A), f(A∩B), at either level; by default those of ``init``.
         learnable: Which of the three train: True, False, or their names.
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
             ``plain`` values as in the paper.
@@ -168,7 +168,7 @@ class TverskyProjection(Contrast):
         bias: Whether to add a learned number to each output; the paper does not.
         scale: Starting value, such as 4, of a learned factor of the ratio model's similarities. They lie in [0, 1]: as
             logits they train with a scale and a bias. The contrast model has θ.
-        alpha, beta, theta: Starting values; by default those of ``init``.
+        alpha, beta, theta: Starting weights of f(A−B), f(B−A), f(A∩B), at either level; by default those of ``init``.
         learnable: Which of the three train: True, False, or their names.
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
             ``plain`` values as in the paper.
@@ -433,7 +433,7 @@ class TverskyProjection(Contrast):
             return vectors.unexplained(_compared(x, self.form), *self.features.cut())
 
     def prune(self, data: Tensor | Iterable[Any], through: Through | None = None, fold: bool = False) -> Pruned:
-        """Removes features that nobody has on the data, where outputs stay as they are; see ``bank.prune``."""
+        """Removes features that no object in the data has, without changing outputs there; see ``bank.prune``."""
         return prune(self, data, through, fold)[0]
 
     def extra_repr(self) -> str:
