@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,11 @@ from .codes import Vectors, constants, vectors_of
 from .flat import Flat
 from .ids import Id, Ids
 from .lists import Lists
+
+if TYPE_CHECKING:
+    from .exports import Exported
+    from .faiss import FaissIndex
+    from .pgvector import PgTable
 
 CODES = ("full", "float16", "int8", "sparse")
 # Numbers in a block at most, and rows: larger ones are not joined. Measures that are made, and similarities that are
@@ -205,10 +210,8 @@ class TverskyIndex:
             a, name = self.measures_of(query), name or str(query)
         else:
             a = self._measured(self._checked(query[None], "query"), "query")[0].double()
-        b, by = self.measures_of(id), constants(self.layer, alpha, beta, theta)
-        forth, back = shares_of(self.layer, a, b, by), shares_of(self.layer, b, a, by)
-        value, reverse = ((common + first + second).sum().item() for common, first, second in (forth, back))
-        return Pair(value, reverse, *forth, a, b, top, (name or "query", str(id)), names_of(self.layer, None))
+        by = constants(self.layer, alpha, beta, theta)
+        return explained(self.layer, a, self.measures_of(id), by, top, (name or "query", str(id)))
 
     def save(self, folder: str | Path, progress: Progress | None = None) -> None:
         """Writes the index to a folder, whole or not at all: an index that was there stays until this one is."""
@@ -228,6 +231,51 @@ class TverskyIndex:
         from .saved import load
 
         return load(cls, Path(folder), layer)
+
+    def to_faiss(self, kind: str = "ivf", seed: int = 0, progress: Progress | None = None) -> FaissIndex:
+        """The documents in an index of faiss: quick and approximate. What it finds is compared exactly.
+
+        Args:
+            kind: "ivf": clusters of codes that are quantised to 4 bits; small, and made in seconds. "hnsw": a graph of
+                whole codes.
+            seed: of the documents that clusters are learned from.
+            progress: called with (documents so far, documents).
+        """
+        from .faiss import to_faiss
+
+        return to_faiss(self, kind, seed, progress)
+
+    def to_pgvector(self, dsn: str, table: str, **options: Any) -> PgTable:
+        """Writes the documents to a table of PostgreSQL with pgvector, whole or not at all, and opens it.
+
+        Args:
+            dsn: where the server is, as psycopg takes it: "postgresql://user@host/database".
+            table: what to call the table.
+            options: schema, kind, even, hnsw, replace and progress, as in ``pgvector.to_pgvector``.
+        """
+        from .pgvector import to_pgvector
+
+        return to_pgvector(self, dsn, table, **options)
+
+    def export(
+        self,
+        path: str | Path,
+        sparse: bool = False,
+        positive: bool = False,
+        progress: Progress | None = None,
+    ) -> Exported:
+        """Writes the documents' codes to a file for other engines; whole or not at all.
+
+        Args:
+            path: ``.npy``, ``.parquet`` or ``.jsonl``; sparse codes as ``.npz``, which scipy reads, and not ``.npy``.
+            sparse: the numbers that are not 0, with a last one, the sum of the measures; see ``document_codes``.
+            positive: for engines whose sparse vectors have no number below 0: the last number of a document is the
+                largest such sum less its own, and that of a query is β instead of −β. S is less by a constant.
+            progress: called with (documents so far, documents).
+        """
+        from .exports import export
+
+        return export(self, path, sparse, positive, progress)
 
     def _found(
         self,
@@ -287,6 +335,16 @@ class TverskyIndex:
 
     def _rows_of_a_block(self) -> int:
         return LONGEST if self.codes == "sparse" else max(1, min(LONGEST, BLOCK // self.num_features))
+
+
+def explained(
+    layer: Any, a: Tensor, b: Tensor, by: tuple[float, float, float], top: int, names: tuple[str, str]
+) -> Pair:
+    """Why a document is as similar to a query as it is, from their measures ``[K]`` in float64."""
+    check_explained(layer, top, None)
+    forth, back = shares_of(layer, a, b, by), shares_of(layer, b, a, by)
+    value, reverse = ((common + first + second).sum().item() for common, first, second in (forth, back))
+    return Pair(value, reverse, *forth, a, b, top, names, names_of(layer, None))
 
 
 def _join(blocks: list[Block], most: int) -> None:

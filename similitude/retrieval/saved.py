@@ -77,7 +77,7 @@ def load(make: type[TverskyIndex], folder: Path, layer: Any) -> TverskyIndex:
     own = _layer(about, tensors)
     if layer is not None:
         given = comparison(layer)
-        if _bank_digest(given) != about["bank"]:
+        if bank_digest(given) != about["bank"]:
             D, K = about["dim"], about["num_features"]
             raise NoIndex(
                 f"{folder} is the index of another layer: its documents were measured by another bank, of {K} features "
@@ -102,7 +102,7 @@ def _described(index: TverskyIndex) -> dict[str, Any]:
         "codes": index.codes,
         "dim": layer.features.dim,
         "num_features": index.num_features,
-        "bank": _bank_digest(layer),
+        "bank": bank_digest(layer),
         "form": layer.form._asdict(),
         "alpha": alpha,
         "beta": beta,
@@ -168,7 +168,7 @@ def _layer(about: dict[str, Any], tensors: dict[str, Tensor]) -> TverskySimilari
     return layer.eval()
 
 
-def _bank_digest(layer: Any) -> str:
+def bank_digest(layer: Any) -> str:
     """What makes a document's measures: features, thresholds, and whether vectors are normalised."""
     sums = hashlib.sha256(str(layer.normalize).encode())
     for tensor in cut(layer.features):
