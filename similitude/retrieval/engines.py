@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..ops import reference
 from .codes import has_roots
-from .index import TverskyIndex
 from .lists import Lists
+
+if TYPE_CHECKING:
+    from .index import TverskyIndex
 
 # Numbers of codes in memory at once.
 AT_ONCE = 2**22

@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from ..files import whole
 from .engines import code_blocks
-from .index import Progress, TverskyIndex
+from .hits import Progress
+
+if TYPE_CHECKING:
+    from .index import TverskyIndex
 
 DENSE, SPARSE = (".npy", ".parquet", ".jsonl"), (".npz", ".parquet", ".jsonl")
 

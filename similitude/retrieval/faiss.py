@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,8 +15,11 @@ from ..files import SUMS, changed, make_folder, read_json, whole, write_json, wr
 from ..form import check_choice
 from .codes import Vectors, Weights, constants, vectors_of, weights
 from .engines import code_blocks
-from .index import Hits, Progress, TverskyIndex
+from .hits import Hits, Progress, checked, measured
 from .saved import NoIndex, bank_digest
+
+if TYPE_CHECKING:
+    from .index import TverskyIndex
 
 KINDS = ("ivf", "hnsw")
 CODES, ABOUT = "codes.faiss", "faiss.json"
@@ -83,7 +86,7 @@ class FaissIndex:
             raise ValueError(f"k must be up to {len(self):,}, the number of documents; got {k:,}.")
         x = vectors_of(queries, "queries")
         one = x.dim() == 1
-        a = index._measured(index._checked(x[None] if one else x, "queries"), "queries")
+        a = measured(index.layer, checked(index.layer, x[None] if one else x, "queries"), "queries")
         by = constants(index.layer, alpha, beta, theta)
         wanted = min(len(self), max(k, candidates or max(LEAST, FACTOR * k)))
         effort = effort or self.effort

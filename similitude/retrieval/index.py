@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,11 +15,12 @@ from ..explain import TOP, Pair
 from ..form import check_choice
 from ..ops.modes import wide
 from ..reach import comparison
-from ..shares import check_explained, measures, names_of, shares_of
+from ..shares import check_explained
 from .best import Block, best
 from .bounds import Asked, Reach
 from .codes import Vectors, constants, vectors_of
 from .flat import Flat
+from .hits import Hits, Progress, checked, explained, measured
 from .ids import Id, Ids
 from .lists import Lists
 
@@ -33,22 +34,6 @@ CODES = ("full", "float16", "int8", "sparse")
 # bounded, at once.
 BLOCK, LONGEST = 2**23, 2**17
 MADE, SEEN, QUERIES = 2**22, 2**24, 64
-
-Progress = Callable[[int, int], None]
-
-
-class Hits(NamedTuple):
-    """What a search found, best first; equal values in the order in which the documents were added.
-
-    Attributes:
-        values: S(query, document), or S(document, query) of a reversed search, in float64: ``[k]`` or ``[Q, k]``.
-        ids: the documents' ids, a list for each query.
-        certified: whether these are what comparing all documents would find, ``[]`` or ``[Q]`` of bool.
-    """
-
-    values: Tensor
-    ids: list[Any]
-    certified: Tensor
 
 
 class TverskyIndex:
@@ -313,19 +298,11 @@ class TverskyIndex:
         return Hits(hits.values[0], ids[0], hits.certified[0]) if one else hits
 
     def _checked(self, vectors: Vectors, name: str) -> Tensor:
-        x, D = vectors_of(vectors, name), self.layer.features.dim
-        if x.dim() != 2 or x.shape[-1] != D:
-            raise ValueError(f"{name} must be [N, {D}], as wide as the layer's features; got shape {list(x.shape)}.")
-        return x
+        return checked(self.layer, vectors, name)
 
     def _measured(self, x: Tensor, name: str) -> Tensor:
         """Measures of vectors ``[N, D]``, 0 where they lack a feature, in the index's dtype."""
-        if not x.isfinite().all():
-            raise ValueError(f"{name} must be finite; some have NaN or infinite numbers.")
-        found = measures(self.layer, x.to(self.layer.features.weight.device, self.dtype)).relu().cpu()
-        if not found.isfinite().all():
-            raise ValueError(f"{name} are too large: some of their measures are infinite in {str(self.dtype)[6:]}.")
-        return found
+        return measured(self.layer, x, name)
 
     def _row(self, id: Any) -> int:
         row = self._ids.row_of(id)
@@ -335,16 +312,6 @@ class TverskyIndex:
 
     def _rows_of_a_block(self) -> int:
         return LONGEST if self.codes == "sparse" else max(1, min(LONGEST, BLOCK // self.num_features))
-
-
-def explained(
-    layer: Any, a: Tensor, b: Tensor, by: tuple[float, float, float], top: int, names: tuple[str, str]
-) -> Pair:
-    """Why a document is as similar to a query as it is, from their measures ``[K]`` in float64."""
-    check_explained(layer, top, None)
-    forth, back = shares_of(layer, a, b, by), shares_of(layer, b, a, by)
-    value, reverse = ((common + first + second).sum().item() for common, first, second in (forth, back))
-    return Pair(value, reverse, *forth, a, b, top, names, names_of(layer, None))
 
 
 def _join(blocks: list[Block], most: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,11 @@ from ..form import check_choice
 from ..reach import comparison
 from .codes import Vectors, constants, has_roots, query_codes, vectors_of
 from .engines import code_blocks, compared
-from .index import Hits, Progress, TverskyIndex, explained
+from .hits import Hits, Progress, checked, explained, measured
 from .saved import bank_digest
+
+if TYPE_CHECKING:
+    from .index import TverskyIndex
 
 KINDS = ("vector", "halfvec", "sparsevec")
 # Numbers of a code that an index of pgvector takes; of sparse ones those that are not 0.
@@ -166,16 +169,15 @@ class PgTable:
         a, b = self._measured(vectors_of(query, "query")[None])[0], self._measures([rows[0][1]])[0]
         return explained(self.layer, a, b, constants(self.layer, alpha, beta, theta), top, (name, str(id)))
 
-    def add(self, vectors: Vectors, ids: Sequence[Any], progress: Progress | None = None) -> None:
-        """Adds documents ``[N, D]`` under their ids; where something is wrong, none.
+    def add(self, index: TverskyIndex, progress: Progress | None = None) -> None:
+        """Adds the documents of an index of the same bank; if one of their ids is there, none.
 
-        The measures of a document that is longer than all of the first ones keep their values, but pgvector may find
-        it less often.
+        pgvector may find a document less often that is longer than all of the first ones.
         """
-        new = TverskyIndex(self.layer)
-        new.add(vectors, ids)
+        if bank_digest(index.layer) != self.made.bank:
+            raise ValueError("the documents of this index were measured by another bank than those of the table.")
         with self.connection.transaction():
-            _copy(self.connection, self.table, self.made, new, progress)
+            _copy(self.connection, self.table, self.made, index, progress)
 
     @property
     def _kept_in(self) -> str:
@@ -199,8 +201,7 @@ class PgTable:
 
     def _measured(self, x: Tensor) -> Tensor:
         """Measures of queries ``[Q, D]``, in float64 and 0 where they lack a feature."""
-        empty = TverskyIndex(self.layer)
-        return empty._measured(empty._checked(x, "queries"), "queries").double()
+        return measured(self.layer, checked(self.layer, x, "queries"), "queries").double()
 
     def _measures(self, found: list[bytes]) -> Tensor:
         """Measures ``[n, K]`` of what the table holds of some documents."""

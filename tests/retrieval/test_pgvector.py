@@ -102,16 +102,22 @@ def test_a_hit_is_explained(dsn, kind):
 
 def test_documents_are_added_and_a_layer_with_other_constants_opens_the_table(dsn):
     index, queries = index_of()
-    more = torch.randn(30, 8)
     index.to_pgvector(dsn, "words", replace=True).close()
     index.layer.alpha = 0.05
+    more = TverskyIndex(index.layer)
+    vectors = torch.randn(30, 8)
+    more.add(vectors, range(400, 430))
+    index.add(vectors, range(400, 430))
     with PgTable(index.layer, dsn, "words") as table:
-        table.add(more, range(400, 430))
-        index.add(more, range(400, 430))
+        table.add(more)
         assert table.search(queries, 7, exact=True).ids == index.search(queries, 7).ids
         with pytest.raises(psycopg.errors.UniqueViolation):
-            table.add(more, range(425, 455))
+            table.add(index)
         assert len(table) == 430
+        with pytest.raises(
+            ValueError, match=r"^the documents of this index were measured by another bank than those of"
+        ):
+            table.add(index_of()[0])
 
 
 def test_names_of_tables_are_names_and_no_sql(dsn):
