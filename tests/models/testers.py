@@ -142,9 +142,17 @@ def table(outcomes: dict[str, dict[str, str]]) -> str:
         reasons = {
             PLAIN if outcomes[model].get(test) == "failed" else WHY.get(test, "unknown") for model in plain(models)
         }
-        lines.append(f"| `{test}` | {', '.join(models)} | {'; '.join(sorted(reasons))} |")
+        lines.append(f"| `{test}` | {', '.join(together(models))} | {'; '.join(sorted(reasons))} |")
     versions = f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}"
     return "\n".join([*lines, "", f"Written by `tests/models/testers.py`; {versions}."])
+
+
+def together(models: list[str]) -> list[str]:
+    """The models, with one name for the variants of TverskyGPT-2 where all are among them."""
+    variants = [name for name in MODELS.values() if name.startswith("TverskyGPT-2")]
+    if not set(variants) <= set(models):
+        return models
+    return ["every TverskyGPT-2", *(name for name in models if name not in variants)]
 
 
 def plain(models: list[str]) -> set[str]:
