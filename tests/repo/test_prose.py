@@ -57,3 +57,28 @@ def test_prose_is_seen():
     page = "# Title\n\nOne two three. Four five six: seven.\n\n- eight nine ten\n- `a b c` [d](e)\n"
     page += "\n```\nno no no\n```\n| no | no |\n"
     assert sentences(page) == ["One two three.", "Four five six: seven.", "eight nine ten", "`a b c` d"]
+
+
+NUMBER = r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)"
+
+
+def unfounded(paragraph: str, linked: str) -> list[str]:
+    """Decimals and percentages of a paragraph that the pages it links do not have, to as many places."""
+    prose = re.sub(r"\]\([^)]*\)|`[^`]*`", "", paragraph)
+    there = [float(n.replace(",", "")) for n in re.findall(NUMBER, linked)]
+    there += [100 * n for n in there if n <= 1]
+    claims = [n for n in re.findall(NUMBER, prose) if "." in n or f"{n} %" in prose]
+    return [n for n in claims if not any(f"{y:.{len(n.partition('.')[2])}f}" == n for y in there)]
+
+
+@pytest.mark.parametrize("name", ["options.md", "compare.md"])
+def test_numbers_are_those_of_the_pages_that_are_linked(name):
+    text = re.sub(r"^```.*?^```|^\|.*?$", "", (DOCS / name).read_text(), flags=re.DOTALL | re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", text):
+        pages = {(DOCS / path) for path in re.findall(r"\]\(([^)#\s]+\.md)", paragraph)}
+        assert not unfounded(paragraph, "\n".join(page.read_text() for page in pages)), paragraph
+
+
+def test_a_number_from_nowhere_is_seen():
+    assert unfounded("46.8 % of [these](a.md), 2.5 of those, 3 of `0.7`", "46.83 and 2.51") == []
+    assert unfounded("46.9 %, 2.6", "46.83 and 2.51") == ["46.9", "2.6"]
