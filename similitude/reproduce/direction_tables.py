@@ -13,6 +13,8 @@ from .results import Row, by_row, with_error
 MEASURES = ("up", "up@10", "down", "down@10", "direction")
 # Dropout and weight decay of a choice that is not regular and of one that is.
 REGULAR = ((0.0, 0.01), (0.2, 1.0))
+# Features of each kind that the table of answers shows.
+SHOWN = 2
 
 
 def summary(content: dict[str, Any]) -> list[Any]:
@@ -120,10 +122,12 @@ def _of_answers(rows: list[Row], title: str) -> list[Any]:
     table = Table("word → answer", title=f"{title}: the most frequent test words whose best answer is right; {share}")
     for heading in ("both have", "the word alone", "the answer alone"):
         table.add_column(heading)
+    table.add_column("sides", justify="right")
     for one in found[0]["answers"]:
         cells = []
         for name, features in one["features"].items():
-            shown = "; ".join(f"{feature} {share:+.2f}" for feature, share in features)
+            shown = "; ".join(f"{feature} {share:+.2f}" for feature, share in features[:SHOWN])
             cells.append(f"{one['sums'][name]:+.2f}: {shown}" if features else "–")
-        table.add_row(f"{one['word']} → {one['answer']}", *cells)
+        sides = one["score"] - sum(one["sums"].values())
+        table.add_row(f"{one['word']} → {one['answer']}", *cells, f"{sides:+.2f}")
     return [table]
