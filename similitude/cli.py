@@ -14,6 +14,7 @@ from . import __version__, _starting
 from .reproduce.commands import MOST, demo, fail, gallery, listing_settings, reproduce, sentences, table
 from .reproduce.explore import explore
 from .reproduce.fit import fit
+from .reproduce.search import index, search
 
 if TYPE_CHECKING:
     import typer
@@ -41,7 +42,7 @@ def make_app() -> typer.Typer:
         rich_markup_mode="markdown",  # joins the lines of a docstring
     )
     app.callback()(common)
-    for command in (demo, reproduce, table, gallery, explore, fit, fields, doctor):
+    for command in (demo, reproduce, table, gallery, explore, index, search, fit, fields, doctor):
         app.command(cls=listing_settings() if command is reproduce else None)(command)
     return app
 

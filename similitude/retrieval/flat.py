@@ -82,6 +82,10 @@ class Flat:
         """Measures of some documents in float64."""
         return self.measures[places].double()
 
+    def having(self, feature: int) -> Tensor:
+        """Measures of a feature, ``[n]``, 0 where a document lacks it."""
+        return self.measures[:, feature]
+
     def products(self, weights: Weights, reach: Reach) -> Estimates:
         """Products of queries' codes with those of all documents, and how far they may be off."""
         (Q, K), n = weights.measured.shape, len(self)

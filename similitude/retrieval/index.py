@@ -174,6 +174,7 @@ class TverskyIndex:
         id: Id,
         top: int = TOP,
         name: str | None = None,
+        reverse: bool = False,
         alpha: float | None = None,
         beta: float | None = None,
         theta: float | None = None,
@@ -188,6 +189,7 @@ class TverskyIndex:
             id: the document's id.
             top: how many features of each kind are printed.
             name: what to call the query.
+            reverse: whether the document comes first, as in a reversed search.
             alpha, beta, theta: other constants than the layer's, as in the search.
         """
         check_explained(self.layer, top, None)
@@ -195,8 +197,22 @@ class TverskyIndex:
             a, name = self.measures_of(query), name or str(query)
         else:
             a = self._measured(self._checked(query[None], "query"), "query")[0].double()
-        by = constants(self.layer, alpha, beta, theta)
-        return explained(self.layer, a, self.measures_of(id), by, top, (name or "query", str(id)))
+        b, by = self.measures_of(id), constants(self.layer, alpha, beta, theta)
+        first, second = name or "query", str(id)
+        if reverse:
+            a, b, first, second = b, a, second, first
+        return explained(self.layer, a, b, by, top, (first, second))
+
+    def having(self, feature: int, top: int = 3) -> list[Id]:
+        """Ids of the documents that have most of a feature, up to ``top`` of those that have it."""
+        if not 0 <= feature < self.num_features:
+            raise ValueError(f"feature must be from 0 to {self.num_features - 1}; got {feature}.")
+        found, offset = [], 0
+        for block in self._blocks:
+            values, places = block.having(feature).topk(min(top, len(block)))
+            found += [(-v, offset + p) for v, p in zip(values.tolist(), places.tolist(), strict=True) if v > 0]
+            offset += len(block)
+        return [self._ids[row] for _, row in sorted(found)[:top]]
 
     def save(self, folder: str | Path, progress: Progress | None = None) -> None:
         """Writes the index to a folder, whole or not at all: an index that was there stays until this one is."""

@@ -77,6 +77,13 @@ class Lists:
             out[i, torch.searchsorted(self.starts, entries, right=True) - 1] = self.measures[entries].double()
         return out
 
+    def having(self, feature: int) -> Tensor:
+        """Measures of a feature, ``[n]``, 0 where a document lacks it."""
+        own = slice(int(self.starts[feature]), int(self.starts[feature + 1]))
+        out = torch.zeros(len(self), dtype=self.measures.dtype)
+        out[self.documents[own].long()] = self.measures[own]
+        return out
+
     def values(self, asked: Asked) -> Tensor:
         """S of all queries and documents, ``[Q, n]`` in float64."""
         weights = linear_weights(asked)
