@@ -17,8 +17,8 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-# Features of each kind that are shown of a hit, and documents that stand for a feature without a name.
-SHOWN, STANDING = 4, 3
+# Features of each kind that are shown of a hit; documents that stand for a feature without a name, and letters of each.
+SHOWN, STANDING, LETTERS = 4, 3, 24
 
 
 def index(
@@ -120,6 +120,8 @@ def _explained(index: TverskyIndex, asked: Any, id: Any, reverse: bool, by: dict
     parts = (pair.common, lacks, besides)
     lines = []
     for label, part in zip(("shares", "lacks", "has besides"), parts, strict=True):
+        if not part.any():
+            continue
         order = part.abs().argsort(descending=True, stable=True)[:SHOWN].tolist()
         shown = [f"{_named(index, feature)} {part[feature]:+.3f}" for feature in order if part[feature] != 0]
         count = int((part != 0).sum())
@@ -136,8 +138,12 @@ def _named(index: TverskyIndex, feature: int) -> str:
     names = names_of(index.layer, None)
     if names is not None and feature in names:
         return printable(name_of(feature, names))
-    documents = ", ".join(printable(str(id)) for id in index.having(feature, STANDING))
+    documents = ", ".join(_short(printable(str(id))) for id in index.having(feature, STANDING))
     return f"feature {feature} ({documents})"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1].rstrip()}…"
 
 
 def _rounds(progress: Any) -> Any:
