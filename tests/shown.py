@@ -39,9 +39,9 @@ def words():
     return Universe(FeatureBank(16, 6, presence=0.4), WORDS, torch.randn(len(WORDS), 6))
 
 
-def converted():
+def converted(seed=2):
     """A frozen backbone with a new head, and inputs that are no images."""
-    torch.manual_seed(2)
+    torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 3))
     convert(model, "2", num_features=8, start="weights", freeze=True, presence=0.3)
     return model.eval(), torch.randn(40, 9), torch.arange(40) % 3
@@ -67,7 +67,18 @@ def session_of(name, names_file=None):
     return Session(show, model, layer.features, edited=layer, inputs=vectors, labels=y, names_file=names_file)
 
 
-SCREENS = ["", "features", "feature/3", "sets", "sets/NAMES", "pair", "pair/e0/e1", "search", "search/e1/reverse"]
+SCREENS = [
+    "",
+    "features",
+    "feature/3",
+    "sets",
+    "sets/NAMES",
+    "pair",
+    "pair/e0/e1",
+    "search",
+    "search/e1/reverse",
+    "compare",
+]
 ANSWERING = ["prototypes", "prototype/1", "why", "why?wrong", "why/0", "why/0/1", "why/0/1/2", "edit", "nothing/there"]
 
 

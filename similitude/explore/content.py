@@ -122,8 +122,10 @@ def content(
         about["traces"] = {name: list(values) for name, values in traces.items()}
     if report is not None:
         about["legibility"] = _legible(report)
+    shown = measures(found, vectors[:H])
     arrays = {
-        "measures": _array(measures(found, vectors[:H]), dtype),
+        "measures": _array(shown, dtype),
+        "salience": _array(shown.relu().sum(-1)),
         "prototypes": _array(measures(found, found.prototypes, of_prototypes=True)),
         "bias": _array(torch.zeros(found.out_features) if found.bias is None else found.bias),
         # What the layer answers, not what rounded measures would.
@@ -184,7 +186,8 @@ def content_of_words(
         "left_out": left_out(N, H, dtype),
         "note": u.note,
     }
-    arrays = {"measures": _array(measured, dtype), "prototypes": np.zeros((0, K), np.float32)}
+    arrays = {"measures": _array(measured, dtype), "salience": _array(measured.relu().sum(-1))}
+    arrays["prototypes"] = np.zeros((0, K), np.float32)
     arrays |= {"bias": np.zeros(0, np.float32), **_of_bank(bank, u.vectors, False, about, progress)}
     about["features"] = {str(k): name for k, name in u.feature_names.items()}
     return Content(about, arrays)

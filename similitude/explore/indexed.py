@@ -60,7 +60,9 @@ def content_of_index(
     }
     like, cosines, duplicates = nearest(layer.features.weight, progress)
     used = Usage(N, counts / N, sums / counts.clamp(min=1), duplicates, DUPLICATE)
-    arrays = {"measures": _first(index, H).numpy().astype(dtype), "prototypes": np.zeros((0, K), np.float32)}
+    measures = _first(index, H)
+    arrays = {"measures": measures.numpy().astype(dtype), "salience": measures.sum(-1).numpy()}
+    arrays["prototypes"] = np.zeros((0, K), np.float32)
     arrays |= {"bias": np.zeros(0, np.float32), **of_usage(layer.features, used, like, cosines, about)}
     return Content(about, arrays)
 

@@ -31,6 +31,7 @@ def pages(tmp_path_factory):
         labels,
         classes=["<i>a</i>", "b", "c"],
         title="A <converted> model",
+        beside=converted(seed=3)[0],
         out=folder / "converted.html",
     )
     return {path.stem: path.as_uri() for path in folder.iterdir()}

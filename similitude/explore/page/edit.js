@@ -98,11 +98,12 @@ export function edit(model, wanted, index) {
         canvas,
         h("p", { class: "soft hint" }, "Hold Shift for a straight line. Faint ink changes less."),
         h("div", { class: "row" }, h("span", { class: "field" }, h("label", { for: "pen" }, "Pen"), size), h("span", { class: "field" }, h("label", { for: "ink" }, "Ink"), ink)),
+        ...deciding(model, changes, answer),
+        list,
         h("div", { class: "row" }, h("button", { onclick: () => put(blank()) }, "Clear"), h("button", { onclick: () => { drawn.delete(target); board.touched = false; load(); } }, "As it was")),
         h("div", { class: "row" }, h("label", { for: "from" }, "Copy example"), example, h("button", { onclick: copy }, "Copy")),
         model.about.offers.add ? h("div", { class: "row" }, h("button", { id: "add", onclick: add }, "Add as a feature"), factor) : null,
-        list,
-        ...deciding(model, changes, answer)),
+        saveButton(model)),
       answer),
     model.about.offers.thresholds ? h("section", {}, h("p", {}), ...thresholds(model)) : null,
   ];
@@ -138,7 +139,6 @@ function deciding(model, changes, answer, id = (name) => name) {
   const undo = () => step(async () => changed("The edit is undone.", await model.source.ask("undo")));
   return [
     h("div", { class: "row" }, h("button", { class: "primary", id: id("preview"), onclick: preview }, "Preview"), h("button", { id: id("apply"), onclick: apply }, "Apply"), h("button", { id: id("undo"), onclick: undo }, `Undo (${model.about.edits})`)),
-    saveButton(model),
   ];
 }
 
@@ -159,7 +159,7 @@ function thresholds(model) {
   fill();
   return [h("div", { class: "two wider" },
     h("section", { class: "card" }, h("h2", {}, "Threshold of a feature"), h("div", { class: "row" }, which, h("label", { for: "threshold" }, "threshold"), value), told,
-      ...deciding(model, () => ({ thresholds: { [k()]: Number(value.value) } }), answer, (name) => `${name}-threshold`)), answer)];
+      ...deciding(model, () => ({ thresholds: { [k()]: Number(value.value) } }), answer, (name) => `${name}-threshold`), model.about.shape ? null : saveButton(model)), answer)];
 }
 
 function thresholdsAlone(model) {

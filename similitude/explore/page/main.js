@@ -18,6 +18,9 @@ const SCREENS = [["", "Overview"], ["features", "Features"], ["prototypes", "Pro
 // Pages of single things, and the screens that they belong to.
 const WITHIN = { feature: "features", prototype: "prototypes" };
 
+// Milliseconds after the first screen, so that it is drawn before what it does not need is read.
+const LATER = 100;
+
 const content = document.getElementById("content");
 let model = null, keys = null, drawn = 0;
 
@@ -64,6 +67,7 @@ async function draw(moved) {
   try { parts = path.split("/").map(decodeURIComponent); } catch { parts = ["?"]; }
   const [name, ...rest] = parts;
   keys = null;
+  if (name !== "" || !model.data.salience) await Promise.all([model, model.beside].map((one) => one?.whole()));
   const made = await screenOf(name, rest.filter((part) => part !== ""), question);
   // Another screen was asked for meanwhile.
   if (mine !== drawn) return;
@@ -112,6 +116,8 @@ async function start() {
   window.addEventListener("keydown", (event) => keys?.(event));
   await draw(false);
   document.documentElement.dataset.ready = "yes";
+  // The next screen will need them.
+  setTimeout(() => model.whole(), LATER);
 }
 
 function fail(error) {

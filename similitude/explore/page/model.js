@@ -21,21 +21,24 @@ export async function openModels(source) {
 
 async function openModel(source, about, prefix) {
   const layer = about.layer;
-  const names = ["measures", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds", "answers"];
+  const names = ["salience", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds", "answers"];
   const found = await Promise.all(names.map((name) => source.array(prefix + name)));
   const data = Object.fromEntries(names.map((name, i) => [name, found[i]]));
   const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map((name) => source.sprite(prefix + name)));
+  // Measures are by far the largest: they are read when a screen other than the overview asks for them.
+  let pending = null;
+  const whole = () => (pending ??= source.array(`${prefix}measures`).then((measures) => { data.measures = measures; }));
   const model = {
-    source, about, layer, data,
+    source, about, layer, data, whole,
     sprites: { example: examples, prototype: prototypes, feature: features },
-    H: data.measures.rows, K: layer.num_features, P: layer.num_prototypes,
+    H: source.about.arrays[`${prefix}measures`].shape[0], K: layer.num_features, P: layer.num_prototypes,
     rows: Array.from({ length: layer.num_prototypes }, (_, p) => data.prototypes.row(p)),
     bias: Array.from(data.bias.values),
     off: new Set(),
     addsUp: addsUp(layer),
     renamed: readNames(source, about),
     // Objects that can be asked for, measures of those that were, and names that the page does not hold.
-    N: about.offers?.measures ? about.objects : data.measures.rows, asked: new Map(), found: new Map(), hints: new Map(),
+    N: about.offers?.measures ? about.objects : source.about.arrays[`${prefix}measures`].shape[0], asked: new Map(), found: new Map(), hints: new Map(),
   };
   return model;
 }
@@ -124,7 +127,7 @@ export function havingFeature(model, k) {
 
 // The named objects with most of a feature, in words, for features that are no images.
 export function hintOf(model, k, most) {
-  if (!model.about.names || model.sprites.feature) return "";
+  if (!model.about.names || model.sprites.feature || !model.data.measures) return "";
   if (!model.hints.has(k)) {
     const best = [];
     for (let i = 0; i < model.H; i++) {

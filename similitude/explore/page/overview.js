@@ -89,7 +89,7 @@ function notable(model) {
 
 // The examples with most and with least of all features, Eq. 2.
 function salient(model) {
-  const salience = Float64Array.from({ length: model.H }, (_, i) => salienceOf(model.data.measures.row(i)));
+  const salience = model.data.salience?.values ?? Float64Array.from({ length: model.H }, (_, i) => salienceOf(model.data.measures.row(i)));
   const order = descending(salience), tiles = (found) => strip(found.map((i) => exampleTile(model, i, { caption: plain(salience[i], 2) })));
   return wideCard("Most and least salient examples", h("p", { class: "soft" }, "Salience is the sum of the measures of all features that an example has."),
     tiles(order.slice(0, SHOWN)), h("p", {}), tiles(order.slice(-SHOWN).reverse()));
