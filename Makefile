@@ -28,7 +28,14 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/similitude demo
 
-explore: setup
+# The page needs a small part of what the tests need, so that a fresh clone shows it soon.
+.venv/page: pyproject.toml constraints.txt
+	@if [ ! -e .venv/ready ]; then echo "setting up .venv with what the page needs (a minute the first time)"; \
+	(command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv .venv) || python3 -m venv .venv; \
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,explore]'; fi
+	@touch $@
+
+explore: .venv/page
 	$(BIN)/similitude explore demo
 
 # Sphinx and its theme are no part of what the tests need, so they come with the first `make docs`.
