@@ -23,12 +23,14 @@ Array = Tensor | np.ndarray | Sequence[Any]
 
 # Okabe and Ito's colours and the ends of viridis, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
-SERIES = (GREY, BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+# Ink that can be read on white and on near black.
+INK = "#777777"
+SERIES = (GREY, BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", INK)
 DASHES = ("-", "--", "-.", ":")
 CLASSES = ("#440154", "#bbbbbb", "#fde725")
 # Of tokens in a graph, and of its fields: Okabe and Ito's without that yellow.
 TOKEN = "#f0e442"
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
 # XML has no control characters, and UTF-8 no halves of surrogate pairs.
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -41,9 +43,20 @@ def blank(width: float, height: float, layout: Literal["constrained"] | None = N
     except ModuleNotFoundError:
         need = "figures need the viz extra: pip install 'similitude[viz]'"
         raise ModuleNotFoundError(need, name="matplotlib") from None
-    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def on_any_ground() -> Iterator[None]:
+    """Figures that are drawn and saved within have no ground of their own, and can be read on white and near black."""
+    import matplotlib
+
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    with matplotlib.rc_context({**dict.fromkeys(inked, INK), **dict.fromkeys(grounds, "none")}):
+        yield
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 130) -> None:
@@ -75,7 +88,9 @@ def _in_few_colours(png: io.BytesIO) -> bytes:
 
     out = io.BytesIO()
     with Image.open(png) as picture:
-        few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        clear = picture.mode == "RGBA" and picture.getextrema()[3][0] < 255
+        how = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT  # which takes no transparency
+        few = picture.convert("RGBA" if clear else "RGB").quantize(256, how, dither=Image.Dither.NONE)
         few.save(out, "PNG", optimize=True, dpi=picture.info["dpi"])
     return out.getvalue()
 

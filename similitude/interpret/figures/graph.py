@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import TOKEN, blank, boxes_for_missing_glyphs, printable
+from .base import INK, TOKEN, blank, boxes_for_missing_glyphs, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def draw(graph: FieldGraph, title: str = "") -> Figure:
     ax.axis("off")
     if title:
         figure.text(0.5, 1 - 0.33 / height, printable(title), ha="center", va="center", fontsize=13, parse_math=False)
-    figure.text(0.5, 0.2 / height, LEGEND, ha="center", va="center", fontsize=9, color="0.3")
+    figure.text(0.5, 0.2 / height, LEGEND, ha="center", va="center", fontsize=9, color=INK)
 
     T, F = len(graph.tokens), len(graph.features)
     at, colours = graph.positions, graph.colours()

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from .base import BLUE, ORANGE, Array, array, blank, parameters
+from .base import BLUE, INK, ORANGE, Array, array, blank, parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def prototypes(
-    groups: Mapping[str, Array | nn.Module], columns: int = 10, shape: Sequence[int] | None = None, title: str = ""
+    groups: Mapping[str, Array | nn.Module],
+    columns: int = 10,
+    shape: Sequence[int] | None = None,
+    title: str = "",
+    labels: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
     """A figure of prototypes, features or rows as images, with a block for each group.
 
@@ -28,6 +32,7 @@ def prototypes(
         columns: images per row.
         shape: ``(H, W)`` of vectors.
         title: heading of the figure.
+        labels: for some blocks, by their headings, what stands above each column, such as its class.
     """
     blocks: dict[str, np.ndarray] = {}
     for name, group in groups.items():
@@ -40,18 +45,20 @@ def prototypes(
     axes = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (name, images) in zip(axes, blocks.items(), strict=True):
         _show(ax, images, columns, signed=shape is not None)
+        _label(ax, images, (labels or {}).get(name, ()))
         ax.set_title(name, fontsize=11, loc="left", parse_math=False)
     if title:
         figure.suptitle(title, fontsize=12, parse_math=False)
     return figure
 
 
-def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10) -> Figure:
+def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10, labels: Sequence[str] = ()) -> Figure:
     """A figure of images over training, with a block for each network and a row for each epoch.
 
     Args:
         histories: by name of the network, the images after each epoch, ``{epoch: [n, H, W]}``.
         columns: images per row.
+        labels: what stands above each column, such as its class.
     """
     if not histories or not all(histories.values()):
         raise ValueError("histories must have images of one epoch or more for each network.")
@@ -66,6 +73,7 @@ def evolution(histories: Mapping[str, Mapping[int, Array]], columns: int = 10) -
         step = images.shape[1] + 2
         ax.set_yticks(step * np.arange(len(block)) + step / 2 - 1, [f"epoch {e}" for e in block])
         ax.tick_params(length=0, labelsize=9)
+        _label(ax, images, labels)
         ax.set_title(name, fontsize=11, loc="left", parse_math=False)
     return figure
 
@@ -93,7 +101,7 @@ def salience_strip(images: Array, salience: Array | Mapping[str, Array], count: 
         ax.set_xticks(step * np.arange(count) + step / 2 - 1, [f"{measure[i]:.3g}" for i in order])
         ax.tick_params(length=0, labelsize=8)
         ax.set_title(name, fontsize=11, loc="left", parse_math=False)
-    figure.supxlabel("low  →  high", fontsize=10, color="0.3")
+    figure.supxlabel("low  →  high", fontsize=10, color=INK)
     return figure
 
 
@@ -152,7 +160,7 @@ def venn(
         if len(images):
             _place(ax, _images("examples", images)[:9], 3, x, side)
         else:
-            ax.text(x, -0.25, "none", color="0.4", **texts)
+            ax.text(x, -0.25, "none", color=INK, **texts)
     first, second = names
     for x, y, text in (
         (-2.05, 0.7, f"{first} − {second}"),
@@ -224,6 +232,16 @@ def _show(
     if extent is None:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
+
+
+def _label(ax, images: np.ndarray, labels: Sequence[str]) -> None:
+    """Writes labels above the first columns of images that ``_show`` drew."""
+    step = images.shape[2] + 2
+    if labels:
+        above = ax.secondary_xaxis("top")
+        above.set_xticks(step * np.arange(len(labels)) + step / 2 - 1.5, labels)
+        above.tick_params(length=0, labelsize=9, pad=1)
+        above.spines[:].set_visible(False)
 
 
 def _place(ax, images: np.ndarray, columns: int, x: float, side: float) -> None:

@@ -67,6 +67,36 @@ def alpha_beta_theta(runs: Mapping[str, Mapping[str, Array]]) -> Figure:
     return figure
 
 
+def constants_at_the_end(runs: Mapping[str, Mapping[str, Array]]) -> Figure:
+    """Figure of the last α, β and θ of many runs, a line each, with a thin line to where they were first noted.
+
+    Args:
+        runs: for each run ``step``, ``alpha``, ``beta`` and ``theta``, as in its log.
+    """
+    if not runs:
+        raise ValueError("runs must have one run or more; got none.")
+    figure = blank(9.5, 0.34 * len(runs) + 1.1, "constrained")
+    ax = figure.subplots()
+    letters = (("alpha", "α", BLUE, "o", 0.16), ("beta", "β", ORANGE, "s", 0), ("theta", "θ", GREEN, "D", -0.16))
+    for key, letter, colour, marker, shift in letters:
+        rows = np.arange(len(runs))[::-1] + shift
+        traces = [array(run[key]) for run in runs.values()]
+        ax.hlines(rows, [t[0] for t in traces], [t[-1] for t in traces], color=colour, linewidth=1)
+        ax.plot([t[-1] for t in traces], rows, marker, color=colour, markersize=5, label=letter)
+    ax.set_yticks(np.arange(len(runs))[::-1], list(runs))
+    # Most values are from 0.1 to 20, and one is below 0.
+    ax.set_xscale("asinh", linear_width=0.1)
+    ax.margins(x=0.06)
+    ticks = [value for value in (-1, 0, 0.1, 0.3, 1, 3, 10, 30) if ax.get_xlim()[0] <= value <= ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [f"{value:g}".replace("-", "−") for value in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("value at the end of training; the thin line begins where it was first noted")
+    ax.tick_params(axis="y", length=0)
+    plain(ax)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
 def _epochs(ax, epochs: np.ndarray) -> None:
     """Whole epochs as ticks; a single epoch is the only tick."""
     ax.set_xlabel("epoch")

@@ -17,6 +17,7 @@ def of_editing(runs: list[Run], progress: Progress) -> Made:
         if not groups:
             yield Missing(title, "the run has no images.npz")
             continue
+        labels = {title: [str(c) for c in range(10)] for title in groups if title.startswith("prototypes")}
         end = f"-{run.label}" if len(runs) > 1 else ""
         alt = "Images of the network's prototypes and features, before and after a mid stroke was drawn into them."
-        yield Drawn(f"sevens-images{end}", title, alt, figures.prototypes(groups))
+        yield Drawn(f"sevens-images{end}", title, alt, figures.prototypes(groups, labels=labels))

@@ -20,6 +20,7 @@ from .runs import Drawn, Made, Missing, Progress, Run
 
 EXAMPLES = 2000  # digits that the salience strip and the Venn figures choose from
 LINEAR = ("MNISTNet", "VisualMNISTNet")
+CLASSES = tuple(map(str, range(10)))
 BLUR = 1.5  # pixels
 Digits = tuple[Tensor, Tensor]
 
@@ -73,7 +74,12 @@ def _prototypes(images: dict[str, np.ndarray], digits: Digits | None, epoch: int
     groups |= {title: images[f"{key}.{epoch}"] for key, title in shown.items() if f"{key}.{epoch}" in images}
     alt = f"Images that the networks learned in {epoch} epochs. {'; '.join(groups)}."
     title = f"MNIST: prototypes in the data domain{which}"
-    yield Drawn(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups))
+    yield Drawn(f"mnist-prototypes{end}", title, alt, figures.prototypes(groups, labels=_classes(groups)))
+
+
+def _classes(groups: dict) -> dict[str, tuple[str, ...]]:
+    """A class above each column of all blocks but those of features, which have none."""
+    return {title: CLASSES for title in groups if "features" not in title}
 
 
 def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, end: str, which: str) -> Made:
@@ -95,7 +101,8 @@ def _smoothed(images: dict[str, np.ndarray], digits: Digits | None, epoch: int, 
         f"Mean digits, and the images that the networks learned in {epoch} epochs: each without the mean of its ten, "
         f"and blurred by {BLUR} pixels. {'; '.join(list(groups)[1:])}."
     )
-    yield Drawn(f"mnist-smoothed{end}", f"MNIST: prototypes, smoothed{which}", alt, figures.prototypes(groups))
+    figure = figures.prototypes(groups, labels=_classes(groups))
+    yield Drawn(f"mnist-smoothed{end}", f"MNIST: prototypes, smoothed{which}", alt, figure)
 
 
 def smoothed(images: Tensor) -> Tensor:
@@ -122,7 +129,7 @@ def _evolution(images: dict[str, np.ndarray], epochs: list[int], end: str, which
     if histories:
         shown = sorted({epoch for history in histories.values() for epoch in history})
         alt = f"The ten images of each network, for classes 0 to 9, after epochs {', '.join(map(str, shown))}."
-        figure = figures.evolution(histories)
+        figure = figures.evolution(histories, labels=CLASSES)
         yield Drawn(f"mnist-evolution{end}", f"MNIST: prototypes over the epochs{which}", alt, figure)
 
 

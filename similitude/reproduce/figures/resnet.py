@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .curves import alpha_beta_theta, training
+from .curves import constants_at_the_end, training
 from .runs import Drawn, Made, Missing, Progress, Run
 
 
@@ -24,10 +24,12 @@ def of_resnet(runs: list[Run], progress: Progress) -> Made:
         yield _training(where, curves, longest)
     traces = {name: trace for name, trace in traces.items() if len(trace["step"]) > 1 or longest == 1}
     if traces:
-        alt = "α, β and θ of the head over the epochs of training."
-        yield Drawn("resnet-constants", "ResNet: α, β and θ over training", alt, alpha_beta_theta(traces))
+        alt = "The last α, β and θ of the head of each run, a line for each run."
+        figure = constants_at_the_end(dict(sorted(traces.items())))
+        yield Drawn("resnet-constants", "ResNet: α, β and θ at the end of training", alt, figure)
     else:
-        yield Missing("ResNet: α, β and θ over training", "there is no run of a Tversky head with more than one epoch")
+        why = "there is no run of a Tversky head with more than one epoch"
+        yield Missing("ResNet: α, β and θ at the end of training", why)
 
 
 def _where(run: Run) -> str:
