@@ -88,6 +88,23 @@ server.send_signal(signal.SIGINT)
 server.wait(20)
 """,
     "demo": ["demo --epochs 1 --features 8"],
+    "sentence": """
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from similitude.integrations.sentence_transformers import TverskyCode
+from tokenizers import Tokenizer, models
+encoder = StaticEmbedding(Tokenizer(models.WordLevel({"cat": 0, "dog": 1}, unk_token="cat")), embedding_dim=8)
+model = SentenceTransformer(modules=[encoder, TverskyCode(8, 16, presence=0.2)], device="cpu")
+model.similarity(model.encode_query(["cat"]), model.encode_document(["dog"]))
+""",
+    "metric": """
+import torch
+from pytorch_metric_learning.losses import TripletMarginLoss
+from similitude import TverskySimilarity
+from similitude.integrations.metric_learning import TverskyDistance
+loss = TripletMarginLoss(distance=TverskyDistance(TverskySimilarity(dim=8, num_features=16)))
+loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+""",
 }
 # Every command, with all extras.
 COMMANDS = [
@@ -178,10 +195,12 @@ def interpreters(wanted: str | None) -> dict[str, str]:
     """Paths of the Pythons that are here, by version."""
     found = {}
     for version in [wanted] if wanted else PYTHONS:
-        places = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
-        path = shutil.which(f"python{version}") or next(map(str, reversed(places)), None)
-        if path and not subprocess.run([path, "-c", "import ensurepip"], capture_output=True).returncode:
-            found[version] = path
+        # pyenv's shims are on the path even for versions that are not chosen, and then run nothing.
+        places = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}*/bin/python")]
+        for path in filter(None, places):
+            if not subprocess.run([path, "-c", "import ensurepip"], capture_output=True).returncode:
+                found[version] = str(path)
+                break
     return found
 
 
@@ -190,7 +209,8 @@ def environment(python: str, folder: Path, below: Path | None = None) -> Path:
     run(python, "-m", "venv", folder)
     if below:
         (library,), (lower,) = (place.glob("lib/python*/site-packages") for place in (folder, below))
-        (library / "below.pth").write_text(f"{lower}\n")
+        further = (lower / "below.pth").read_text() if (lower / "below.pth").exists() else ""
+        (library / "below.pth").write_text(f"{lower}\n{further}")
     return folder / "bin" / "python"
 
 
@@ -246,11 +266,13 @@ for found in metadata.distributions():
     return [line for line in lines if COPYLEFT.search(line.partition("|")[2]) and "LGPL" not in line]
 
 
-def try_on(version: str, python: str, wheel: Path, page: str, folder: Path, pip: list[str]) -> None:
+def try_on(
+    version: str, python: str, wheel: Path, page: str, folder: Path, pip: list[str], below: Path | None = None
+) -> None:
     base, where = folder / f"base-{version}", folder / f"work-{version}"
     where.mkdir()
     prepare(where)
-    alone = environment(python, base)
+    alone = environment(python, base, below)
     run(alone, "-m", "pip", "install", "-q", *pip, wheel)
     said = run(alone, "-c", "import torch, sys; print(sys.version.split()[0], torch.__version__)").strip()
     print(f"Python {said}: the package alone", flush=True)
@@ -280,6 +302,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", help="one version, such as 3.11, instead of all that are here")
     parser.add_argument("--constraints", help="pip's file of versions")
+    parser.add_argument("--below", type=Path, help="an environment whose torch is used, which saves gigabytes")
     parser.add_argument("--keep", action="store_true", help="leave the environments for a look")
     chosen = parser.parse_args()
     pip = ["-c", str(Path(chosen.constraints).resolve())] if chosen.constraints else []
@@ -292,7 +315,7 @@ def main() -> int:
         if not found:
             raise Failure("no Python to try the wheel on.")
         for version, python in found.items():
-            try_on(version, python, wheel, page, folder, pip)
+            try_on(version, python, wheel, page, folder, pip, chosen.below)
             if not chosen.keep:
                 # The next environment takes gigabytes too.
                 for place in folder.glob(f"*-{version}"):

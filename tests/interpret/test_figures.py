@@ -11,10 +11,12 @@ from torch import nn
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_rgb
 from overlaps import overlapping, texts_of
 
 from similitude import TverskyProjection
 from similitude.interpret import figures
+from similitude.interpret.figures import base
 from similitude.models.mnist import VisualMNISTNet, VisualTverskyMNISTNet
 
 NAME = r'<script>alert("$x_1$")</script> & Ġgood'
@@ -106,6 +108,7 @@ def test_figures_leave_pyplot_alone():
     code = """
 import sys
 from similitude.interpret import figures
+from similitude.interpret.figures import base
 figures.decision_boundaries({"a": lambda at: at}).savefig("/dev/null", format="png")
 print("matplotlib.figure" in sys.modules, "matplotlib.pyplot" in sys.modules)
 """
@@ -249,3 +252,36 @@ def test_labels_beside_images_are_whole_in_the_file(tmp_path):
     figures.save(figure, tmp_path / "evolution.png")
     with image.open(tmp_path / "evolution.png") as picture:
         assert np.asarray(picture.convert("L"))[:, :2].min() == 255
+
+
+def test_labels_stand_above_the_columns_of_the_blocks_that_they_are_given_for():
+    images = np.random.default_rng(0).random((10, 6, 6))
+    figure = figures.prototypes({"prototypes": images, "features": images}, labels={"prototypes": list("0123456789")})
+    first, second = figure.axes[:2]
+    ((above,), none) = (ax.child_axes for ax in (first, second))
+    assert [label.get_text() for label in above.get_xticklabels()] == list("0123456789")
+    assert not none
+    step = 6 + 2
+    assert above.get_xticks() == pytest.approx([step * i + (6 - 1) / 2 for i in range(10)])  # middles of the images
+    figure = figures.evolution({"a": {0: images, 5: images}}, labels=list("0123456789"))
+    assert len(figure.axes[0].child_axes) == 1
+
+
+def test_a_figure_for_any_ground_is_clear_and_its_ink_can_be_read_on_both(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+
+    def luminance(colour: str) -> float:
+        part = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), part, strict=True))
+
+    with figures.on_any_ground():
+        figure = figures.decision_boundaries({"linear": nn.Linear(2, 2)})
+        figures.save(figure, tmp_path / "any.png")
+    figures.save(figures.decision_boundaries({"linear": nn.Linear(2, 2)}), tmp_path / "white.png")
+    with image.open(tmp_path / "any.png") as clear, image.open(tmp_path / "white.png") as white:
+        assert clear.convert("RGBA").getpixel((0, 0))[3] == 0
+        assert white.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+    assert to_rgb(figure.axes[0].title.get_color()) == to_rgb(base.INK)
+    ink = luminance(base.INK) + 0.05
+    assert (luminance("white") + 0.05) / ink > 4
+    assert ink / (luminance("#131416") + 0.05) > 4

@@ -13,7 +13,7 @@ from overlaps import overlapping, texts_of
 
 from similitude.interpret import figures
 from similitude.reproduce import xor
-from similitude.reproduce.figures.curves import alpha_beta_theta, training
+from similitude.reproduce.figures.curves import alpha_beta_theta, constants_at_the_end, training
 from similitude.reproduce.figures.ptb import perplexity
 from similitude.reproduce.figures.xor import convergence_bars
 
@@ -111,3 +111,14 @@ def test_a_model_trained_alone_is_the_one_in_the_grid():
         x, y = torch.tensor(xor.POINTS), torch.tensor(xor.LABELS)
         assert nn.functional.cross_entropy(layer(x), y).item() == pytest.approx(losses[places[place]], rel=1e-4)
         assert count == right[places[place]]
+
+
+def test_the_last_constants_of_runs_stand_in_lines():
+    runs = {"a": dict(step=[1, 2], alpha=[1.0, 0.1], beta=[2.0, 3.0], theta=[1.0, 20.0])}
+    runs["b"] = dict(step=[1], alpha=[0.5], beta=[-0.4], theta=[1.0])
+    (ax,) = constants_at_the_end(runs).axes
+    last = {line.get_label(): line.get_xdata().tolist() for line in ax.lines if line.get_label() in "αβθ"}
+    assert last == {"α": [0.1, 0.5], "β": [3.0, -0.4], "θ": [20.0, 1.0]}
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    with pytest.raises(ValueError, match="one run or more"):
+        constants_at_the_end({})

@@ -270,7 +270,8 @@ def test_runs_that_noted_one_epoch_are_left_out_beside_curves():
     found = list(figures_resnet.of_resnet([made("frozen", 3), made("scratch", 1)], lambda *_, **__: None))
     assert [item.title for item in found if isinstance(item, Missing)] == ["ResNet: training on CUB, scratch"]
     constants = next(item for item in found if item[0] == "resnet-constants")
-    assert [ax.get_title() for ax in constants.figure.axes] == ["CUB, frozen, seed 0"]
+    (ax,) = constants.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["CUB, frozen, seed 0"]
 
 
 def test_a_result_that_is_not_of_the_grid_leaves_the_others_their_figures(runs, tmp_path):
