@@ -105,6 +105,28 @@ from similitude.integrations.metric_learning import TverskyDistance
 loss = TripletMarginLoss(distance=TverskyDistance(TverskySimilarity(dim=8, num_features=16)))
 loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
 """,
+    "faiss": """
+import torch
+from similitude import TverskySimilarity
+from similitude.retrieval import TverskyIndex
+from similitude.retrieval.faiss import to_faiss
+index = TverskyIndex(TverskySimilarity(dim=8, num_features=16))
+index.add(torch.randn(2000, 8), range(2000))
+to_faiss(index, "hnsw").search(torch.randn(8), k=3)
+""",
+    # The extra brings the client; without a server one sentence says so.
+    "pgvector": """
+import torch
+from similitude import TverskySimilarity
+from similitude.retrieval import TverskyIndex
+from similitude.retrieval.pgvector import to_pgvector
+index = TverskyIndex(TverskySimilarity(dim=8, num_features=16))
+index.add(torch.randn(20, 8), range(20))
+try:
+    to_pgvector(index, "host=127.0.0.1 port=1 dbname=none", "documents")
+except ConnectionError as error:
+    print(error)
+""",
 }
 # Every command, with all extras.
 COMMANDS = [
