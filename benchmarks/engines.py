@@ -24,6 +24,11 @@ from . import tables
 N, K, Q, TOP = 100_000, 128, 200, 10
 # Claims: recall@10 at least; milliseconds of processor time a query at most, or None.
 CLAIMS = {"faiss ivf": (0.99, 0.4), "pgvector vector": (0.98, None)}
+ORDER = (
+    *("TverskyIndex", "faiss ivf", "faiss hnsw", "pgvector vector"),
+    *("pgvector vector, codes of uneven lengths", "pgvector halfvec"),
+)
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "engines.md"
 REPEATS = 3
 
 
@@ -140,6 +145,28 @@ def missed(rows: list[dict[str, str]]) -> list[str]:
     return out
 
 
+def table(rows: list[dict[str, str]]) -> str:
+    """The table of docs/guides/engines.md."""
+    lines = [
+        "| engine, setting | recall of the ten best | processor time a query, ms | made in, s | MiB |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for r in rows:
+        cells = (r["recall"].rstrip("0").rstrip("."), r["cpu_ms"], r["build_s"], r["mib"])
+        lines.append(f"| {r['engine']}, {r['setting']} | {' | '.join(cells)} |")
+    note = f"{int(rows[0]['documents']):,} words of GloVe, {rows[0]['features']} features, half present; {Q} queries."
+    made = f"{rows[0]['machine']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}"
+    written = "written by `python -m benchmarks.engines` from `benchmarks/results/engines-cpu.csv`"
+    server = "pgvector's time is the client's and the server's; MiB is of what is kept for the search."
+    return "\n".join([*lines, "", f"{note} {server} {made}; {written}."])
+
+
+def write_page(rows: list[dict[str, str]], page: Path = PAGE) -> None:
+    """Fills in the table of the page."""
+    head, _, rest = page.read_text().partition("<!-- engines -->\n")
+    page.write_text(f"{head}<!-- engines -->\n{table(rows)}\n<!-- /engines -->{rest.partition('<!-- /engines -->')[2]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__)
     parser.add_argument("--only", choices=("faiss", "pgvector"), help="one engine; other rows of the file stay")
@@ -160,7 +187,9 @@ def main() -> None:
     path = tables.HERE / "results" / "engines-cpu.csv"
     names = {r["engine"] for r in rows}
     before = tables.read_csv(path) if path.exists() else []
-    tables.write_csv([*rows, *(r for r in before if r["engine"] not in names)], path)
+    rows = sorted([*rows, *(r for r in before if r["engine"] not in names)], key=lambda r: ORDER.index(r["engine"]))
+    tables.write_csv(rows, path)
+    write_page(rows)
     wrong = missed(rows) if given.check else []
     if wrong:
         raise SystemExit("\n".join(wrong))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ratios, readme, tables
+from benchmarks import engines, ratios, readme, tables
 
 ROOT = Path(__file__).parents[2]
 SHAPES = ROOT / "benchmarks" / "results" / "shapes-cuda.csv"
@@ -20,6 +20,12 @@ def test_tables_are_made_from_the_measurements(tmp_path):
     readme.write(tables.read_csv(SHAPES), tables.read_csv(RATIOS) if RATIOS.exists() else [], pages=pages)
     for made, page in zip(pages, readme.PAGES, strict=True):
         assert made.read_text() == page.read_text(), "make it again: python -m benchmarks --readme"
+
+
+def test_the_page_on_engines_has_what_was_measured(tmp_path):
+    page = Path(shutil.copy(engines.PAGE, tmp_path))
+    engines.write_page(tables.read_csv(RATIOS.with_name("engines-cpu.csv")), page)
+    assert page.read_text() == engines.PAGE.read_text(), "make it again: python -m benchmarks.engines"
 
 
 def test_every_table_has_its_place():
