@@ -246,8 +246,8 @@ def to_pgvector(
         table, schema: what to call the table, and where; by default in the first schema of the search path.
         kind: pgvector's type of the codes. "vector": up to 999 features with pgvector's index. "halfvec": up to 1,999;
             the table has the exact measures too. "sparsevec": for large banks of which a document has up to 500.
-        even: whether codes get one number more, which makes all equally long: without, a graph leads to long ones and
-            finds fewer. By default for all but "sparsevec".
+        even: whether codes get one number more, which makes all equally long, since graphs lose hits where lengths
+            differ much. By default for all but "sparsevec".
         hnsw: whether to make pgvector's index, a graph; it takes minutes for 100,000 documents.
         replace: whether a table of this name may go.
         progress: called with (documents so far, documents).
@@ -352,7 +352,7 @@ def _copy(connection: Any, name: Any, made: Made, index: TverskyIndex, progress:
         copy.set_types(["int8" if isinstance(index.ids[0], int) else "text", "bytea", *(["bytea"] if half else [])])
         for ids, codes in code_blocks(index, made.kind == "sparsevec"):
             if made.even:
-                # Without, long codes are neighbours of everything.
+                # A graph of codes of very different lengths leads to the long ones.
                 rest = (made.longest - codes.double().square().sum(-1)).clamp(min=0).sqrt()
                 codes = torch.cat([codes, rest[:, None].to(codes)], -1)
             rows = codes.numpy()
