@@ -18,8 +18,8 @@ from torch.func import vmap
 from ..functional import tversky_projection, tversky_similarity
 
 Params = dict[str, Tensor]
-# Parameters that weight decay shrinks.
-SHRUNK = ("X", "Y", "F", "A", "v", "v2", "f", "g", "r", "s", "z")
+# Parameters that weight decay shrinks; biases are left free, for shrunken ones leave asymmetry to α and β.
+SHRUNK = ("X", "Y", "F", "A", "v", "v2", "f", "g", "z")
 TINY = 1e-6
 
 

@@ -7,7 +7,7 @@ the predictions of its restarts are averaged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,12 @@ class Told:
     def of(cls, said: Judgements, ordinal: bool = False) -> Told:
         value, weight = torch.tensor(said.value), torch.tensor(said.answers / said.answers.mean())
         middle, spread, levels = 0.0, 1.0, None
-        if said.kind == "rating":
+        kind = said.kind
+        if kind == "rating" and said.scale is not None and not ordinal:
+            # Ratings between two ends are shares of their scale.
+            kind, middle, spread = "same", said.scale[0], said.scale[1] - said.scale[0]
+            value = (value - middle) / spread
+        elif kind == "rating":
             middle = float(np.average(said.value, weights=said.answers))
             spread = float(said.value.std()) or 1.0
             if ordinal:
@@ -56,9 +61,9 @@ class Told:
         if said.kind == "choice":  # the share of its question's answers
             value, weight = value / torch.tensor(said.answers), torch.tensor(said.answers / said.answers.mean())
         question = torch.tensor(np.unique(said.question, return_inverse=True)[1])
-        rater = None if said.rater is None else torch.tensor(said.rater)
+        rater = None if said.rater is None or kind == "choice" else torch.tensor(said.rater)
         raters = 0 if rater is None else int(rater.max()) + 1
-        numbers = (said.kind, value.float(), weight.float(), question, int(question.max()) + 1, rater, raters)
+        numbers = (kind, value.float(), weight.float(), question, int(question.max()) + 1, rater, raters)
         return cls(*numbers, said.symmetric, middle, spread, levels)
 
 
@@ -85,38 +90,34 @@ def intercept(told: Told, train: Tensor) -> Tensor:
 
 def link_start(told: Told, make: Start) -> Params:
     """Parameters of the link: a floor of shares, scales of raters, steps between the levels of ordinal ratings."""
-    if told.kind == "same":
-        return {"floor": make.full(-4.0)}
-    if told.kind == "rating" and told.levels is not None:
+    if told.levels is not None:
         share = torch.bincount(told.value.long(), minlength=len(told.levels)).cumsum(0)[:-1] / len(told.value)
         logit = torch.logit(share.clamp(EDGE, 1 - EDGE))
         gaps = logit.diff().clamp_min(1e-3).expm1().log()
         return {"first_level": logit[0].expand(make.fits).clone(), "gaps": gaps.expand(make.fits, -1).clone()}
+    p = {"floor": make.full(-4.0)} if told.kind == "same" else {}
     if told.raters:
-        return {"rater_shift": make.full(0, told.raters), "rater_scale": make.full(0, told.raters)}
-    return {}
+        p |= {"rater_shift": make.full(0, told.raters), "rater_scale": make.full(0, told.raters)}
+    return p
 
 
 def expected(p: Params, S: Tensor, told: Told, rater: Tensor | None = None) -> Tensor:
     """What S says people answer: shares, ratings in their own unit, or S itself for choices. ``[R, M]``"""
-    if told.kind == "same":
-        floor = torch.sigmoid(p["floor"]).unsqueeze(-1)
-        return floor + (1 - floor) * torch.sigmoid(S)
     if told.kind == "choice":
         return S
     if told.levels is not None:
         above = torch.sigmoid(S.unsqueeze(-1) - _levels(p).unsqueeze(1))
         return told.levels[0] + (above * told.levels.diff()).sum(-1)
-    if told.raters and rater is not None:
-        S = p["rater_shift"][:, rater] + p["rater_scale"][:, rater].exp() * S
-    return S * told.spread + told.middle
+    S = _on_scale(p, S, told, rater)
+    return (_share(p, S) if told.kind == "same" else S) * told.spread + told.middle
 
 
 def losses(p: Params, S: Tensor, told: Told, cells: Tensor) -> Tensor:
     """Loss of each cell by its likelihood, ``[R, M]``: binomial, softmax over the question, Gaussian or ordinal."""
     value, weight = told.value[cells], told.weight[cells]
     if told.kind == "same":
-        q = expected(p, S, told).clamp(EDGE, 1 - EDGE)
+        rater = None if told.rater is None else told.rater[cells]
+        q = _share(p, _on_scale(p, S, told, rater)).clamp(EDGE, 1 - EDGE)
         return -weight * (value * q.log() + (1 - value) * (1 - q).log())
     if told.kind == "choice":
         return -weight * value * log_choice(S, told.question[cells], told.questions)
@@ -126,10 +127,20 @@ def losses(p: Params, S: Tensor, told: Told, cells: Tensor) -> Tensor:
         chosen = value.long().expand(len(S), -1).unsqueeze(-1)
         share = edges.diff(dim=-1).gather(-1, chosen).squeeze(-1)
         return -weight * share.clamp_min(EDGE**2).log()
-    if told.raters and told.rater is not None:
-        rater = told.rater[cells]
-        S = p["rater_shift"][:, rater] + p["rater_scale"][:, rater].exp() * S
+    S = _on_scale(p, S, told, None if told.rater is None else told.rater[cells])
     return weight * (value - S).square() / 2
+
+
+def _on_scale(p: Params, S: Tensor, told: Told, rater: Tensor | None) -> Tensor:
+    """S in the rater's own way to use the scale; in the usual way where nobody says who rated."""
+    if not told.raters or rater is None:
+        return S
+    return p["rater_shift"][:, rater] + p["rater_scale"][:, rater].exp() * S
+
+
+def _share(p: Params, S: Tensor) -> Tensor:
+    floor = torch.sigmoid(p["floor"]).unsqueeze(-1)
+    return floor + (1 - floor) * torch.sigmoid(S)
 
 
 def log_choice(S: Tensor, question: Tensor, questions: int) -> Tensor:
@@ -173,15 +184,19 @@ def fit(
     lr: float = 0.05,
     seed: int = 0,
     ordinal: bool = False,
+    batch: int | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """The family, fitted to each row of ``train`` (masks of cells, ``[folds, M]``) and stopped early by ``held``."""
+    """The family, fitted to each row of ``train`` and stopped early by ``held``.
+
+    Both are masks or weights of cells: ``[folds, M]``, or ``[folds, restarts, M]`` where each restart has its own. A
+    step takes all cells, or about ``batch`` of them.
+    """
     told = Told.of(said, ordinal)
     decays = family.l2 if l2 is None else l2
     folds = len(train)
     R = folds * len(decays) * restarts
-    spread = torch.arange(folds).repeat_interleave(len(decays) * restarts)
-    T, V = (torch.tensor(mask)[spread].float() for mask in (train, held))
+    T, V = (_masks(mask, folds, len(decays), restarts) for mask in (train, held))
     make = Start(R, len(said.objects), torch.Generator().manual_seed(seed), intercept(told, T))
     p = {name: t.requires_grad_() for name, t in (family.start(make) | link_start(told, make)).items()}
     T, V = T / (T * told.weight).sum(1, keepdim=True), V / (V * told.weight).sum(1, keepdim=True)
@@ -189,14 +204,19 @@ def fit(
     optimizer = torch.optim.Adam(list(p.values()), lr=lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=0.1)
     best, kept = torch.full((R,), math.inf), {name: t.detach().clone() for name, t in p.items()}
-    parts = _parts(said, told, R * 32)
+    everything, stops = torch.arange(len(said)), torch.nonzero((V > 0).any(0)).flatten()
+    parts = _parts(told, everything, R * 32, batch)
+    whole = len(parts) == 1
+    if not whole:
+        parts = _parts(told, torch.nonzero((T > 0).any(0)).flatten(), R * 32, batch)
+        stops = _parts(told, stops, R * 32)
     pick = np.random.default_rng(seed)
-    everything = torch.arange(len(said))
     for step in range(steps):
-        cells = everything if len(parts) == 1 else parts[int(pick.integers(len(parts)))]
-        loss = losses(p, scores(family, p, said, cells if len(parts) > 1 else None), told, cells)
-        if len(parts) == 1 and step % LOOK == 0:
-            best, kept = _better(best, kept, p, (loss.detach() * V).sum(1))
+        cells = everything if whole else parts[int(pick.integers(len(parts)))]
+        loss = losses(p, scores(family, p, said, None if whole else cells), told, cells)
+        if step % LOOK == 0:
+            now = (loss.detach() * V).sum(1) if whole else _held(family, p, said, told, V, stops)
+            best, kept = _better(best, kept, p, now)
         total = ((loss * T[:, cells]).sum(1) * len(parts)).sum()
         total = total + sum((decay * t.square().flatten(1).sum(1)).sum() for name, t in p.items() if name in SHRUNK)
         optimizer.zero_grad()
@@ -205,9 +225,7 @@ def fit(
         schedule.step()
         if progress is not None:
             progress(step + 1, steps)
-    with torch.no_grad():
-        loss = torch.cat([losses(p, scores(family, p, said, part), told, part) for part in parts], 1)
-        best, kept = _better(best, kept, p, (loss * V[:, torch.cat(parts)]).sum(1))
+    best, kept = _better(best, kept, p, _held(family, p, said, told, V, [everything] if whole else stops))
     each = best.view(folds, len(decays), restarts)
     chosen = each.mean(2).argmin(1)
     at = torch.arange(folds)
@@ -227,6 +245,21 @@ def predict(family: Family, fitted: Fitted, said: Judgements, told: Told, fold: 
         return expected(p, S, told, told.rater).mean(0).double().numpy()
 
 
+def _masks(mask: Array, folds: int, decays: int, restarts: int) -> Tensor:
+    """A mask for each fit, ``[folds · decays · restarts, M]``."""
+    each = torch.tensor(mask).float()
+    each = each.unsqueeze(1) if each.dim() == 2 else each
+    return each.unsqueeze(1).expand(folds, decays, restarts, -1).reshape(folds * decays * restarts, -1)
+
+
+def _held(family: Family, p: Params, said: Judgements, told: Told, V: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Loss of each fit on the cells that stop it."""
+    with torch.no_grad():
+        return torch.stack(
+            [(losses(p, scores(family, p, said, part), told, part) * V[:, part]).sum(1) for part in parts]
+        ).sum(0)
+
+
 def _better(best: Tensor, kept: Params, p: Params, loss: Tensor) -> tuple[Tensor, Params]:
     """The lower losses so far, and the parameters that had them."""
     lower = loss < best - 1e-6
@@ -235,10 +268,10 @@ def _better(best: Tensor, kept: Params, p: Params, loss: Tensor) -> tuple[Tensor
     return torch.where(lower, loss, best), kept
 
 
-def _parts(said: Judgements, told: Told, width: int) -> list[Tensor]:
+def _parts(told: Told, cells: Tensor, width: int, batch: int | None = None) -> list[Tensor]:
     """The cells in one part, or in as many as keep a step's tensors small; a question's cells stay together."""
-    count = math.ceil(len(said) * width / MOST)
+    count = max(math.ceil(len(cells) * width / MOST), math.ceil(len(cells) / batch) if batch else 1)
     if count == 1:
-        return [torch.arange(len(said))]
-    group = torch.randperm(told.questions, generator=torch.Generator().manual_seed(0))[told.question] % count
-    return [torch.nonzero(group == g).flatten() for g in range(count)]
+        return [cells]
+    group = torch.randperm(told.questions, generator=torch.Generator().manual_seed(0))[told.question[cells]] % count
+    return [part for g in range(count) if len(part := cells[group == g])]

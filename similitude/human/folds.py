@@ -14,12 +14,13 @@ STOPS = 0.15
 
 
 def split(
-    said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, seed: int = 0
+    said: Judgements, by: str = "pairs", k: int = 10, repeats: int = 1, seed: int = 0, restarts: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Masks of cells for the test, training and early stopping, each ``[repeats · k, M]``.
+    """Masks of cells for the test, ``[repeats · k, M]``, and of training and early stopping, ``[.., restarts, M]``.
 
     Cells of an object with itself are trained on and never tested; a question of choices is one cell. The cells that
-    stop a fit are those of the next fold; where objects are held out, a share of the other pairs.
+    stop a fit are those of another fold, of a different one for each restart, so that restarts together learn from
+    all that is not tested; where objects or directions are held out, a share of the other pairs drawn for each.
 
     Args:
         said: The judgements.
@@ -28,6 +29,7 @@ def split(
         k: Folds of each repeat.
         repeats: How often all is split anew.
         seed: Seed of the folds.
+        restarts: Fits to each fold.
     """
     group = _groups(said, by)
     groups = int(group.max()) + 1
@@ -45,21 +47,23 @@ def split(
     for _ in range(repeats):
         if by == "directions":
             for test in _halves(said, random):
-                stop = ~test & ~self_pair & (random.random(len(said)) < 0.125)
+                stop = ~test & ~self_pair & (random.random((restarts, len(said))) < 0.125)
                 tests, trains, stops = [*tests, test & ~self_pair], [*trains, ~test & ~stop], [*stops, stop]
             continue
         fold = random.permutation(count) % k
         for f in range(k):
             if by == "objects":
                 test = (fold[said.first] == f) | (fold[said.second] == f)
-                stop = ~test & (random.random(groups) < STOPS)[group]
+                stop = ~test & (random.random((restarts, groups)) < STOPS)[:, group]
             else:
-                test, stop = fold[group] == f, fold[group] == (f + 1) % k
-            test, stop = test & ~self_pair, stop & ~self_pair
-            tests, trains, stops = [*tests, test], [*trains, ~(test | stop)], [*stops, stop]
+                other = (f + 1 + np.arange(restarts) % (k - 1)) % k
+                test, stop = fold[group] == f, fold[group] == other[:, None]
+            stop = stop & ~self_pair
+            train = ~(test | stop) | (self_pair if by != "objects" else False)
+            tests, trains, stops = [*tests, test & ~self_pair], [*trains, train], [*stops, stop]
     masks = np.array(tests), np.array(trains), np.array(stops)
     for mask, what in zip(masks, ("tested", "trained on", "kept to stop by"), strict=True):
-        if not mask.any(1).all():
+        if not mask.any(-1).all():
             raise ValueError(
                 f"some fold has no judgement that is {what}; fewer folds than {k}, or more judgements, are expected."
             )
@@ -103,12 +107,12 @@ def _halves(said: Judgements, random: np.random.Generator) -> tuple[Array, Array
     return half, ~half & (said.first != said.second)
 
 
-def measures(said: Judgements, predicted: Array, test: Array, train: Array) -> dict[str, float]:
+def measures(said: Judgements, predicted: Array, test: Array) -> dict[str, float]:
     """How well ``predicted``, ``[folds, M]``, tells what the folds of one repeat hold out.
 
     R², deviance explained, r, and r of the differences between both directions of a pair.
     """
-    errors = _errors(said, predicted, test, train)
+    errors = _errors(said, predicted, test)
     out = {"R2": 1 - errors["square"].sum() / errors["square0"].sum()}
     if said.kind != "rating":
         out["deviance"] = 1 - errors["deviance"].sum() / errors["deviance0"].sum()
@@ -129,9 +133,9 @@ def measures(said: Judgements, predicted: Array, test: Array, train: Array) -> d
     return {name: float(value) for name, value in out.items()}
 
 
-def by_fold(said: Judgements, predicted: Array, test: Array, train: Array) -> Array:
+def by_fold(said: Judgements, predicted: Array, test: Array) -> Array:
     """R² of each fold."""
-    errors = _errors(said, predicted, test, train)
+    errors = _errors(said, predicted, test)
     return 1 - errors["square"] / np.maximum(errors["square0"], 1e-300)
 
 
@@ -171,11 +175,11 @@ def _shares(said: Judgements) -> Array:
     return said.value / said.answers if said.kind == "choice" else said.value
 
 
-def _errors(said: Judgements, predicted: Array, test: Array, train: Array) -> dict[str, Array]:
-    """Sums over each fold's test cells, of the prediction and of the training mean (of a choice: of equal shares)."""
+def _errors(said: Judgements, predicted: Array, test: Array) -> dict[str, Array]:
+    """Sums over each fold's test cells, of the prediction and of the others' mean (of a choice: of equal shares)."""
     value = _shares(said)
-    off = train & (said.first != said.second)
-    off = np.where(off.any(1, keepdims=True), off, train)
+    off = ~test & (said.first != said.second)
+    off = np.where(off.any(1, keepdims=True), off, ~test)
     mean = np.broadcast_to(((value * off).sum(1) / off.sum(1))[:, None], predicted.shape)
     if said.kind == "choice":
         cells = np.bincount(np.unique(said.question, return_inverse=True)[1])

@@ -33,6 +33,7 @@ class Judgements:
         rater: Who rated each cell, or None.
         symmetric: Whether the order of the two objects was not asked.
         counted: Whether ``answers`` are known numbers of answers, and not weights.
+        scale: Lowest and highest possible rating, or None.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Judgements:
     rater: Array | None = None
     symmetric: bool = False
     counted: bool = False
+    scale: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.first)
@@ -115,12 +117,13 @@ def confusions(
     return _checked(Judgements("same", objects, first, second, said, answers, order, counted=n is not None))
 
 
-def similarities(table: Any, objects: Sequence[str] | None = None) -> Judgements:
+def similarities(table: Any, objects: Sequence[str] | None = None, scale: Any = None) -> Judgements:
     """Judgements from a square table of similarities in any unit; a symmetric one counts each pair once.
 
     Args:
         table: Square, ``[N, N]``: an array or a pandas frame. NaN is a cell that was not asked.
         objects: Names, where the table has none.
+        scale: Lowest and highest possible similarity, such as (0, 1): the link is then logistic between them.
     """
     values, objects = _square(table, objects)
     symmetric = bool(np.allclose(values, values.T, equal_nan=True))
@@ -131,10 +134,12 @@ def similarities(table: Any, objects: Sequence[str] | None = None) -> Judgements
     first, second = np.nonzero(asked)
     ones, order = np.ones(len(first)), np.arange(len(first))
     said = Judgements("rating", objects, first, second, values[first, second], ones, order, symmetric=symmetric)
-    return _checked(said)
+    return _on_scale(_checked(said), scale)
 
 
-def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any] | None = None) -> Judgements:
+def ratings(
+    a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any] | None = None, scale: Any = None
+) -> Judgements:
     """Judgements from ratings of pairs.
 
     Args:
@@ -142,6 +147,7 @@ def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any
         value: The number given to it.
         rater: Who gave it, if known.
         objects: All names, in the order of their numbers.
+        scale: Lowest and highest possible rating, such as (1, 7): the link is then logistic between them.
     """
     a, b, value = _columns(a=a, b=b, value=value)
     value = _numbers(value, "ratings")
@@ -151,7 +157,7 @@ def ratings(a: Any, b: Any, value: Any, rater: Any = None, objects: Sequence[Any
     order = np.arange(int(keep.sum()))
     raters = None if who is None else who[keep]
     cells = first[keep], second[keep], value[keep], np.ones(len(order)), order
-    return _checked(Judgements("rating", names, *cells, raters))
+    return _on_scale(_checked(Judgements("rating", names, *cells, raters)), scale)
 
 
 def directed(cue: Any, target: Any, count: Any = None, objects: Sequence[Any] | None = None) -> Judgements:
@@ -223,6 +229,19 @@ def rankings(query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any]
     chosen = np.concatenate([np.arange(len(where)) == 0 for where, _ in cells]).astype(float) if cells else np.zeros(0)
     said = Judgements("choice", names, left[rows], right[rows], chosen, np.ones(len(rows)), question, counted=True)
     return _checked(said)
+
+
+def _on_scale(said: Judgements, scale: Any) -> Judgements:
+    if scale is None:
+        return said
+    ends = _numbers(scale, "scale")
+    if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[0] < ends[1]:
+        raise ValueError(f"scale={scale!r} is not the lowest and the highest possible rating, such as (1, 7).")
+    low, high = map(float, ends)
+    if said.value.min() < low or said.value.max() > high:
+        worst = said.value.min() if said.value.min() < low else said.value.max()
+        raise ValueError(f"a rating of {worst:g} is outside the scale from {low:g} to {high:g}.")
+    return replace(said, scale=(low, high))
 
 
 def _checked(said: Judgements) -> Judgements:

@@ -125,7 +125,7 @@ def compare(
 
     ``folder`` keeps each model's row as soon as it is done; a row of the same judgements and settings is done once.
     """
-    masks = folds.split(said, by, k, repeats, seed)
+    masks = folds.split(said, by, k, repeats, seed, settings.get("restarts", 3))
     total = sum(len(choices) for _, choices in models)
     rows, done = [], 0
     for name, choices in models:
@@ -188,15 +188,15 @@ def row(
     ordinal: bool = False,
 ) -> Row:
     """The row of a model: for each fold the family whose fit was best on the cells that stopped it."""
-    test, train, _ = masks
+    test = masks[0]
     best = np.stack([fitted.held for _, fitted in fits]).argmin(0)
     told = Told.of(said, ordinal)
     chosen = [fits[i] for i in best]
     predicted = np.stack([predict(family, fitted, said, told, f) for f, (family, fitted) in enumerate(chosen)])
     each = len(test) // repeats
     parts = [slice(i * each, (i + 1) * each) for i in range(repeats)]
-    found = [folds.measures(said, predicted[part], test[part], train[part]) for part in parts]
+    found = [folds.measures(said, predicted[part], test[part]) for part in parts]
     mean = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
-    by_fold = folds.by_fold(said, predicted, test, train)
+    by_fold = folds.by_fold(said, predicted, test)
     counts = [family.parameters(len(said.objects)) for family, _ in fits]
     return Row(name, (min(counts), max(counts)), mean, folds.standard_error(by_fold, each), by_fold, seconds)

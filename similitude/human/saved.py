@@ -39,7 +39,7 @@ def save(model: TverskySimilarityModel, folder: str | Path) -> None:
     for name in GIVEN:
         if getattr(model, name) is not None:
             tensors[f"given.{name}"] = torch.tensor(np.asarray(getattr(model, name)), dtype=torch.float64)
-    judgements = {name: _plain(getattr(said, name)) for name in ("kind", "objects", "symmetric", "counted")}
+    judgements = {name: _plain(getattr(said, name)) for name in ("kind", "objects", "symmetric", "counted", "scale")}
     make_folder(folder)
     write_bytes(folder / NUMBERS, bytes_of(tensors))
     about = {"format": FORMAT, "similitude": __version__, "settings": settings, "judgements": judgements}
@@ -61,7 +61,8 @@ def load(make: type[TverskySimilarityModel], folder: str | Path) -> TverskySimil
         model = make(**settings)
         cells: dict[str, Any] = {name: t.numpy() for name, t in parts["said"].items()}
         judged: dict[str, Any] = about["judgements"]
-        said = Judgements(**judged | {"objects": tuple(judged["objects"])}, **cells)
+        scale = None if judged.get("scale") is None else tuple(judged["scale"])
+        said = Judgements(**judged | {"objects": tuple(judged["objects"]), "scale": scale}, **cells)
         held, each, l2 = (parts["fit"][name].numpy() for name in ("held", "each", "l2"))
         fitted = Fitted(parts["parameter"], held, each, l2)
     except FileNotFoundError as error:
