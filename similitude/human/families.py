@@ -47,9 +47,9 @@ class Pairs:
             return tversky_similarity(x[first], x[second], *rest, **form)
 
         # The ratio model has no θ, and no weights below 0: θ is its gain here.
-        weights = (alpha.abs(), beta.abs(), torch.ones_like(theta)) if ratio else (alpha, beta, theta)
-        S: Any = vmap(similarity, (0 if x.dim() == 3 else None, 0, 0, 0, 0))(x, bank, *weights)
-        return _each(theta, self) * S if ratio else S
+        constants = (alpha.abs(), beta.abs(), torch.ones_like(theta)) if ratio else (alpha, beta, theta)
+        S: Any = vmap(similarity, (0 if x.dim() == 3 else None, 0, 0, 0, 0))(x, bank, *constants)
+        return each(theta, self) * S if ratio else S
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def with_bias(family: Family, bias: str) -> Family:
     return Family(name, start, score, family.l2, family.given)
 
 
-# Tversky's model, with objects and features learned, features learned directly, or given.
+# Tversky's model, with objects and features learned, or features learned directly; given.py has the given ones.
 
 
 def tversky(
@@ -115,10 +115,10 @@ def tversky(
     def start(make: Start) -> Params:
         scale = 1 / math.sqrt(dim)
         objects = {"X": make.normal(make.objects, dim, scale=scale), "F": make.normal(num_features, dim, scale=0.7)}
-        return objects | _constants(make, symmetric)
+        return objects | constants(make, symmetric)
 
     def score(p: Params, pairs: Pairs) -> Tensor:
-        return _each(p["c"], pairs) + pairs.tversky(p["X"], p["F"], *_weights(p), **form)
+        return each(p["c"], pairs) + pairs.tversky(p["X"], p["F"], *weights(p), **form)
 
     return Family("Tversky", start, score, l2)
 
@@ -127,99 +127,32 @@ def direct(num_features: int = 8, *, symmetric: bool = False, l2: tuple[float, .
     """Every object's measures are learned themselves: the bank is the identity."""
 
     def start(make: Start) -> Params:
-        return {"A": make.normal(make.objects, num_features, scale=0.6)} | _constants(make, symmetric)
+        return {"A": make.normal(make.objects, num_features, scale=0.6)} | constants(make, symmetric)
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         bank = torch.eye(num_features).to(p["A"]).expand(len(p["A"]), -1, -1)
-        return _each(p["c"], pairs) + pairs.tversky(p["A"], bank, *_weights(p), **form)
+        return each(p["c"], pairs) + pairs.tversky(p["A"], bank, *weights(p), **form)
 
     return Family("Tversky, direct features", start, score, l2)
 
 
-def given(
-    X: Tensor, own: str = "one", *, symmetric: bool = False, l2: tuple[float, ...] = (1e-4, 1e-3, 1e-2), **form: Any
-):
-    """Features that people listed, ``[N, J]``, none below 0, each with a weight that is not negative.
-
-    ``own`` is one (a weight for common and distinctive), common+distinctive (a weight for each), or common.
-    """
-    J, total = X.shape[1], max(float(X.sum(1).mean()), TINY)
-
-    def start(make: Start) -> Params:
-        weights = {"v": make.full(0, J), "scale": make.full(-math.log(total))}
-        if own == "common+distinctive":
-            weights |= {"v2": make.full(0, J), "scale2": make.full(-math.log(total))}
-        return weights | _constants(make, symmetric)
-
-    def score(p: Params, pairs: Pairs) -> Tensor:
-        alpha, beta, theta = _weights(p)
-        zero = torch.zeros_like(theta)
-        bank = torch.diag_embed(weights_of(p, "v", "scale"))
-        if own == "one":
-            return _each(p["c"], pairs) + pairs.tversky(X, bank, alpha, beta, theta, **form)
-        common = pairs.tversky(X, bank, zero, zero, theta, **form)
-        if own == "common":
-            return _each(p["c"], pairs) + common
-        bank = torch.diag_embed(weights_of(p, "v2", "scale2"))
-        return _each(p["c"], pairs) + common + pairs.tversky(X, bank, alpha, beta, zero, **form)
-
-    names = {"one": "given features, one weight", "common": "given features, common only"}
-    return Family(
-        names.get(own, "given features, own weights for common and distinctive"), start, score, l2, given=True
-    )
-
-
-def weights_of(p: Params, v: str, scale: str) -> Tensor:
-    """Weights ≥ 0 of given features, equal where ``v`` is 0."""
-    return p[scale].exp().unsqueeze(-1) * torch.nn.functional.softplus(p[v]) / math.log(2)
-
-
-def vectors(
-    V: Tensor,
-    num_features: int = 32,
-    *,
-    sides: bool = True,
-    symmetric: bool = False,
-    l2: tuple[float, ...] = (1e-4, 1e-3),
-    **form: Any,
-):
-    """Objects given as vectors, ``[N, D]``; the bank is learned, and with ``sides`` a linear term of each object."""
-    D = V.shape[1]
-    ones = torch.cat([V, torch.ones(len(V), 1)], 1)
-
-    def start(make: Start) -> Params:
-        bank = {"F": make.normal(num_features, D + 1, scale=0.7)}
-        linear = {"f": make.full(0, D), "g": make.full(0, D)} if sides else {}
-        return bank | linear | _constants(make, symmetric)
-
-    def score(p: Params, pairs: Pairs) -> Tensor:
-        S = _each(p["c"], pairs) + pairs.tversky(ones, p["F"], *_weights(p), **form)
-        return S + _sides(p, V, pairs) if sides else S
-
-    return Family("Tversky on vectors" + (" with sides" if sides else ""), start, score, l2, given=True)
-
-
-def _constants(make: Start, symmetric: bool) -> Params:
-    constants = {"c": make.intercept.clone(), "theta": make.full(1.0)}
+def constants(make: Start, symmetric: bool) -> Params:
+    """The intercept, θ, α and, unless the judgements are symmetric, β."""
+    both = {"c": make.intercept.clone(), "theta": make.full(1.0)}
     if symmetric:
-        return {**constants, "alpha": make.full(0.5)}
+        return {**both, "alpha": make.full(0.5)}
     # Every second fit starts the other way round: what restarts agree on is not their start.
     turn = 0.1 * (1 - 2 * (torch.arange(make.fits) % 2))
-    return {**constants, "alpha": 0.5 + turn, "beta": 0.5 - turn}
+    return {**both, "alpha": 0.5 + turn, "beta": 0.5 - turn}
 
 
-def _weights(p: Params) -> tuple[Tensor, Tensor, Tensor]:
+def weights(p: Params) -> tuple[Tensor, Tensor, Tensor]:
     return p["alpha"], p.get("beta", p["alpha"]), p["theta"]
 
 
-def _each(t: Tensor, pairs: Pairs) -> Tensor:
+def each(t: Tensor, pairs: Pairs) -> Tensor:
     """A number a fit, to be added to S."""
     return t[:, None, None] if pairs.first is None else t[:, None]
-
-
-def _sides(p: Params, V: Tensor, pairs: Pairs) -> Tensor:
-    first, second = (torch.einsum("nd,rd->rn", V, p[side]).unsqueeze(-1) for side in "fg")
-    return (pairs.of_first(first) + pairs.of_second(second)).squeeze(-1)
 
 
 # Rivals.
@@ -235,7 +168,7 @@ def common_only(num_features: int = 24, dim: int = 4, **form: Any) -> Family:
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         zero = torch.zeros_like(p["theta"])
-        return _each(p["c"], pairs) + pairs.tversky(p["X"], p["F"], zero, zero, p["theta"], **form)
+        return each(p["c"], pairs) + pairs.tversky(p["X"], p["F"], zero, zero, p["theta"], **form)
 
     return Family("common only", start, score, (3e-4, 1e-3))
 
@@ -256,9 +189,9 @@ def metric(dim: int = 4, decay: bool = True, shift: str = "none") -> Family:
         second = p["Y"] if shift == "unfold" else p["X"] + p["z"].unsqueeze(1) if shift == "slide" else p["X"]
         d = ((pairs.of_first(p["X"]) - pairs.of_second(second)).square().sum(-1) + TINY).sqrt()
         if not decay:
-            return _each(p["c"], pairs) - d
+            return each(p["c"], pairs) - d
         # The logit of σ(c)·e^−d.
-        log_share = torch.nn.functional.logsigmoid(_each(p["c"], pairs)) - d
+        log_share = torch.nn.functional.logsigmoid(each(p["c"], pairs)) - d
         return log_share - (-log_share.exp()).log1p()
 
     names = {"none": "mds", "slide": "slide vector", "unfold": "unfolding"}
@@ -271,7 +204,7 @@ def cosine(dim: int = 4) -> Family:
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         x = torch.nn.functional.normalize(p["X"], dim=-1)
-        return _each(p["c"], pairs) + _each(p["gain"], pairs) * (pairs.of_first(x) * pairs.of_second(x)).sum(-1)
+        return each(p["c"], pairs) + each(p["gain"], pairs) * (pairs.of_first(x) * pairs.of_second(x)).sum(-1)
 
     return Family("cosine", start, score, (3e-5, 1e-4))
 
@@ -284,7 +217,7 @@ def dot(dim: int = 4, floor: float | None = None) -> Family:
 
     def score(p: Params, pairs: Pairs) -> Tensor:
         x = p["X"] if floor is None else torch.nn.functional.softplus(p["X"] * 4) / 4
-        return _each(p["c"], pairs) + (pairs.of_first(x) * pairs.of_second(x)).sum(-1)
+        return each(p["c"], pairs) + (pairs.of_first(x) * pairs.of_second(x)).sum(-1)
 
     return Family("dot" if floor is None else "nmf", start, score, (1e-4, 1e-3))
 
@@ -297,7 +230,7 @@ def bilinear(dim: int = 4) -> Family:
         return {"X": make.normal(make.objects, dim, scale=0.7), "F": W, "c": make.intercept.clone()}
 
     def score(p: Params, pairs: Pairs) -> Tensor:
-        return _each(p["c"], pairs) + (pairs.of_first(p["X"] @ p["F"]) * pairs.of_second(p["X"])).sum(-1)
+        return each(p["c"], pairs) + (pairs.of_first(p["X"] @ p["F"]) * pairs.of_second(p["X"])).sum(-1)
 
     return Family("bilinear", start, score, (1e-4, 1e-3))
 

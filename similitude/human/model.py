@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import form as forms
 from ..bank import FeatureBank
 from ..nn import TverskySimilarity
-from . import families, folds, saved
+from . import families, folds, given, saved
 from .families import Family, Params, with_bias
 from .fitting import Fitted, Told, expected, fit, pair_scores
 from .found import Contrasted, Found, Summary, answered, contrasted, summarise
@@ -308,9 +308,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             raise ValueError(f"{rows} rows of features or vectors are given for {len(said.objects)} objects.")
         settings: dict[str, Any] = {"symmetric": said.symmetric, **self._form()}
         if self.features is not None:
-            family = families.given(self._table("features"), self.own, **settings)
+            family = given.listed(self._table("features"), self.own, **settings)
         elif self.vectors is not None:
-            family = families.vectors(self._table("vectors"), self.num_features, sides=self.sides, **settings)
+            family = given.vectors(self._table("vectors"), self.num_features, sides=self.sides, **settings)
         elif self.dim is None:
             family = families.direct(self.num_features, **settings)
         else:
@@ -397,8 +397,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         """Objects and bank of a restart, and the bank of distinctive features where it is another."""
         p = {name: t[best : best + 1] for name, t in self._restarts().items()}
         if self.features is not None:
-            bank = torch.diag(families.weights_of(p, "v", "scale")[0])
-            other = torch.diag(families.weights_of(p, "v2", "scale2")[0]) if self.own == "common+distinctive" else None
+            bank = torch.diag(given.weights_of(p, "v", "scale")[0])
+            other = torch.diag(given.weights_of(p, "v2", "scale2")[0]) if self.own == "common+distinctive" else None
             return self._table("features"), bank, other
         if self.vectors is not None:
             vectors = self._table("vectors")

@@ -1,34 +1,44 @@
 """Does Tversky's model explain people's judgements? Each model and its rivals on the same held-out judgements.
 
-Morse signals (confusions, asymmetric), the Leuven norms (similarities, with features that people listed), and simulated
-judgements of a contrast model, which say whether the model would be seen if it were there.
+Morse signals (confusions, asymmetric), the Leuven norms (similarities, with features that people listed), free
+associations and HyperLex (words, directed), and simulated judgements of a contrast model, which say whether the model
+would be seen if it were there. ``human_direction`` has Tversky's own test of salience and direction.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
-from ..human import families, morse, rivals
-from ..human.families import Family, with_bias
-from ..human.fitting import fit
+from ..human import folds, morse, rivals
+from ..human.families import Family
+from ..human.fitting import Fitted, Told, fit, predict
 from ..human.judgements import Array, Judgements
-from . import Experiment
-from .data import people
+from . import Experiment, human_direction
+from .data import associations, people
+from .human_models import LEARNED, NAMES, ORDER, choices
 from .record import Record
 from .results import Claim, Row, by_row
 from .settings import Count, Seed, Size, check
 
-SUBTRACT = {"difference": "subtractmatch"}
-GIVEN = {"given-one": "one", "given-own": "common+distinctive", "given-common": "common"}
-TVERSKY = ("tversky", "tversky-bias", "ignorematch", "symmetric")
-RIVALS = {name.replace(" ", "-"): name for name in rivals.RIVALS}
-MODELS = (*TVERSKY, "direct", *RIVALS)
+# What one step of a fit to words takes, of a hundred thousand cells.
+BATCH = 2048
+# Fits of a table whose sign of α − β is counted, and restarts of each.
+SIGNED, STARTS = 10, 8
+
+
+class Data(NamedTuple):
+    """Judgements, and the features or vectors that are known of their objects."""
+
+    name: str
+    said: Judgements
+    known: np.ndarray | None = None
+    relation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,21 +47,23 @@ class Config:
 
     Args:
         data: "morse"; "recovery", simulated judgements of a contrast model; "leuven", similarities within 15
-            categories, with features that people listed; or "latent", the same without them.
+            categories, with features that people listed; "latent", the same without them; "usf", free associations;
+            "hyperlex", "is a a type of b?"; or "direction", Tversky's test of salience and direction, without a fit.
         model: "tversky" (subtractmatch), "tversky-bias" (with one bias an object), "ignorematch" (the library's default
             form), "symmetric" (α = β), "direct" (features without a bank), or a rival; of leuven "given-one" (a weight
-            for each feature), "given-own" (one where it is common, one where it is distinctive) or "given-common".
-        folds: What is held out: "pairs", "directions" or "objects".
+            for each feature), "given-own" (one where it is common, one where it is distinctive), "given-common" or a
+            rival; of words "vectors-sides", "vectors", "vectors-ignorematch" or a rival; of direction "counted".
+        folds: What is held out: "pairs", "directions", "objects", or "words" (pairs of unseen words).
         k: Folds of each repeat.
-        repeats: How often folds are drawn anew, or the number of simulated tables.
+        repeats: How often folds are drawn anew, or the number of simulated tables, or of splits of the words.
         restarts: Fits to each fold, whose predictions are averaged.
         steps: Steps of Adam.
         made_up: Number of made-up objects, for a smoke run; 0 for ``data``.
     """
 
-    data: Literal["morse", "recovery", "leuven", "latent"] = "morse"
+    data: Literal["morse", "recovery", "leuven", "latent", "usf", "hyperlex", "direction"] = "morse"
     model: str = "tversky-bias"
-    folds: Literal["pairs", "directions", "objects"] = "pairs"
+    folds: Literal["pairs", "directions", "objects", "words"] = "pairs"
     k: Count = 10
     repeats: Count = 3
     restarts: Count = 3
@@ -61,7 +73,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self)
-        known = GIVEN if self.data == "leuven" else MODELS
+        known = NAMES.get(self.data, LEARNED)
+        if (self.folds == "words") != (self.data in ("usf", "hyperlex")):
+            raise ValueError(f"folds={self.folds!r} does not go with data={self.data!r}; words are held out of words.")
         if self.model not in known:
             raise ValueError(f"model must be one of {', '.join(known)} for data={self.data}; got {self.model!r}.")
 
@@ -70,90 +84,116 @@ RECIPES = {
     "paper": Config(),
     "recovery": Config(data="recovery", model="tversky", steps=400),
     "leuven": Config(data="leuven", model="given-own", repeats=1, restarts=1, steps=200),
-    "latent": Config(data="latent", model="direct", k=4, repeats=1, restarts=2),
+    "latent": Config(data="latent", model="direct", repeats=1),
+    "usf": Config(data="usf", model="vectors-sides", folds="words", steps=600),
+    "hyperlex": Config(data="hyperlex", model="vectors-sides", folds="words", repeats=10),
+    "direction": Config(data="direction", model="counted"),
 }
 SMOKE = Config(model="tversky", k=3, repeats=1, restarts=1, steps=20, made_up=8)
 ROWS = {
-    "paper": [[f"model={model}"] for model in MODELS]
+    "paper": [[f"model={model}"] for model in LEARNED]
     + [[f"model={model}", "folds=directions"] for model in ("tversky-bias", "tversky", "mds", "mds-choice")],
-    "recovery": [[f"model={model}"] for model in ("tversky", "direct", "ignorematch", "mds-choice", "nmf")],
-    "leuven": [[f"model={model}", *rest] for rest in ([], ["folds=objects", "k=5"]) for model in GIVEN],
+    "recovery": [
+        [f"model={model}"] for model in ("tversky", "direct", "ignorematch", "mds-choice", "unfolding", "nmf")
+    ],
+    "leuven": [[f"model={model}", *rest] for rest in ([], ["folds=objects", "k=5"]) for model in NAMES["leuven"]],
     "latent": [[f"model={model}"] for model in ("direct", "tversky", "ignorematch", "mds", "nmf")],
+    "usf": [[f"model={model}"] for model in NAMES["usf"]],
+    "hyperlex": [[f"model={model}"] for model in NAMES["hyperlex"]],
+    "direction": [["model=counted"]],
 }
 
 
 def run(config: Config, record: Record, progress: Callable[..., object]) -> dict[str, Any]:
     """What the model predicts of held-out judgements, for each table; a checkpoint follows each."""
+    if config.data == "direction" and not config.made_up:
+        return {"tables": human_direction.measured(record, progress)}
     tables = _tables(config, record)
     _, _, state = record.load() or (0, {}, {})
     found: list[dict[str, Any]] = state.get("found", [])
     for i in range(len(found), len(tables)):
-        name, said, has = tables[i]
-        found.append({"name": name, **_measured(config, said, has, config.seed + i)})
+        one = tables[i]
+        found.append({"name": one.name, **_measured(config, one, config.seed + i)})
         record.log(i + 1, R2=found[-1]["R2"])
         record.save(i + 1, {}, {"found": found})
-        progress(i + 1, len(tables), name, R2=found[-1]["R2"])
+        progress(i + 1, len(tables), one.name, R2=found[-1]["R2"])
     return {"tables": found}
 
 
-def _tables(config: Config, record: Record) -> list[tuple[str, Judgements, np.ndarray | None]]:
-    """Name, judgements and known features of each table."""
+def _tables(config: Config, record: Record) -> list[Data]:
     if config.made_up:
-        return [(f"made up {i + 1}", *people.simulated(config.seed + i)) for i in range(2)]
+        return [Data(f"made up {i + 1}", *people.simulated(config.seed + i)) for i in range(2)]
     if config.data == "morse":
         record.hashes["morse.csv"] = people.morse_hash()
-        return [("morse", morse(), None)]
+        return [Data("morse", morse())]
     if config.data == "recovery":
-        return [(f"table {i + 1}", *people.simulated(config.seed + i)) for i in range(config.repeats)]
+        return [Data(f"table {i + 1}", *people.simulated(config.seed + i)) for i in range(config.repeats)]
+    if config.data in ("usf", "hyperlex"):
+        words, hashes = getattr(associations, config.data)()
+        record.hashes.update(hashes)
+        return [Data(f"split {i + 1}", words.said, words.vectors, words.relation) for i in range(config.repeats)]
     categories, hashes = people.leuven()
     record.hashes.update(hashes)
-    return [(one.name, one.said, one.features) for one in categories]
-
-
-def _measured(config: Config, said: Judgements, has: np.ndarray | None, seed: int) -> dict[str, Any]:
-    choices = _families(config, said, has)
-    repeats = 1 if config.data == "recovery" else config.repeats
-    started = time.monotonic()
-    settings: dict[str, Any] = {"restarts": config.restarts, "steps": config.steps, "seed": seed}
-    table = rivals.compare([(config.model, choices)], said, config.folds, config.k, repeats, **settings)
-    row = table.rows[0]
-    out: dict[str, Any] = {**row.measures, "error": row.error, "parameters": list(row.parameters)}
-    out["ceiling"] = table.ceiling
-    if has is not None and config.data in ("recovery", "latent"):
-        out.update(_features(config, choices[0], said, has, seed))
-    return {**out, "seconds": time.monotonic() - started}
-
-
-def _families(config: Config, said: Judgements, has: np.ndarray | None) -> list[Family]:
-    """The families of a model; the cells that stop a fold's fits choose among them."""
-    name, same = config.model, said.symmetric
-    if name in GIVEN and has is not None:
-        own = GIVEN[name]
-        X = torch.tensor(has, dtype=torch.float32)
-        decays = (1e-5, 1e-4, 1e-3, 1e-2)
-        return [families.given(X, own, l2=decays, intersection="min", **SUBTRACT, symmetric=same)]
-    if name == "direct":
-        K = 10 if config.data == "latent" else 12
-        return [families.direct(K, l2=(1e-3,), intersection="min", **SUBTRACT, symmetric=same, leak=0.1)]
-    if name not in TVERSKY:
-        dims = {"recovery": (4, 8), "latent": (10,)}.get(config.data, (3, 4, 6))
-        return rivals.RIVALS[RIVALS[name]](dims)
-    form: dict[str, Any] = {} if name == "ignorematch" else SUBTRACT
-    same = same or name == "symmetric"
-    if config.data == "recovery":
-        return [families.tversky(24, 8, l2=(3e-4,), symmetric=same, **form)]
     if config.data == "latent":
-        return [families.tversky(24, 6, intersection=i, symmetric=same, **form) for i in ("product", "min")]
-    wide = [
-        families.tversky(24, d, intersection=i, symmetric=same, **form) for i in ("product", "min") for d in (3, 4, 6)
-    ]
-    return [with_bias(family, "object") for family in wide] if name == "tversky-bias" else wide
+        # Similarities from 0 to 1, by a logistic link.
+        return [Data(one.name, replace(one.said, scale=(0.0, 1.0)), one.features) for one in categories]
+    return [Data(one.name, one.said, one.features) for one in categories]
+
+
+def _measured(config: Config, data: Data, seed: int) -> dict[str, Any]:
+    said, started = data.said, time.process_time()
+    models = choices(config.data, config.model, said, data.known)
+    repeats = 1 if config.data == "recovery" or config.folds == "words" else config.repeats
+    settings: dict[str, Any] = {"restarts": config.restarts, "steps": config.steps, "seed": seed}
+    if config.folds == "words":
+        masks = associations.split(said, seed, config.restarts)
+        settings["batch"] = BATCH
+    else:
+        masks = folds.split(said, config.folds, config.k, repeats, seed, config.restarts)
+    fits = [(family, fit(family, said, *masks[1:], **settings)) for family in models]
+    row = rivals.row(config.model, fits, said, masks, repeats, 0)
+    out: dict[str, Any] = {
+        **row.measures,
+        "error": None if math.isnan(row.error) else row.error,
+        "parameters": list(row.parameters),
+    }
+    out["ceiling"] = folds.ceiling(said)
+    best = int(np.mean([fitted.held for _, fitted in fits], 1).argmin())
+    if config.folds == "words":
+        out |= _direction(config, data, *fits[best], masks[0][0])
+    if data.known is not None and config.data in ("recovery", "latent"):
+        out |= _features(config, models[best], said, data.known, seed)
+    return {**out, "processor": time.process_time() - started}
+
+
+def _direction(config: Config, data: Data, family: Family, fitted: Fitted, test: Array) -> dict[str, float]:
+    """Of pairs of unseen words: the share whose stronger direction is told, and Spearman's ρ."""
+    from scipy.stats import spearmanr
+
+    said, told = data.said, Told.of(data.said)
+    there = predict(family, fitted, said, told)
+    back = predict(family, fitted, replace(said, first=said.second, second=said.first), told)
+    rho = float(np.nan_to_num(spearmanr(there[test], said.value[test])[0]))
+    if config.data == "usf":
+        table = said.table()
+        more = said.value - table[said.second, said.first]
+        sure = test & (more > 1)  # each pair once, in its stronger direction
+        return {"rho": rho, "direction": _share(there - back, sure)}
+    down, up = (test & np.array([name.startswith(kind) for name in data.relation]) for kind in ("hyp", "r-hyp"))
+    return {"rho": rho, "direction": _share(np.where(up, back - there, there - back), down | up)}
+
+
+def _share(more: Array, where: Array) -> float:
+    """The share above 0; half of it where a model has no direction."""
+    more = more[where]
+    return float(((more > 1e-6) + 0.5 * (np.abs(more) <= 1e-6)).mean())
 
 
 def _features(config: Config, family: Family, said: Judgements, has: np.ndarray, seed: int) -> dict[str, Any]:
     """How well learned features tell known ones apart, fitted to all judgements, and the sign of α − β."""
     everything = np.ones((1, len(said)), dtype=bool)
-    fitted = fit(family, said, everything, everything, restarts=8, steps=config.steps + 100, seed=seed)
+    settings: dict[str, Any] = {"restarts": STARTS, "steps": config.steps + 100, "seed": seed}
+    fitted = fit(family, said, everything, everything, **settings)
     p = {name: t[0] for name, t in fitted.params.items()}
     best = int(fitted.each[0].argmin())
     learned = p["A"][best] if "A" in p else p["X"][best]
@@ -163,8 +203,13 @@ def _features(config: Config, family: Family, said: Judgements, has: np.ndarray,
     known = has if config.data == "recovery" else _usual(has)
     best_of = auc(measures, known).max(0)
     out = {"auc": float(best_of.mean()), "found": float((best_of > 0.95).mean())}
-    if "alpha" in p and "beta" in p:
-        out["alpha > beta"] = float((p["alpha"] > p["beta"]).float().mean())
+    if "beta" in p:
+        # Each fit lacks another tenth of the pairs; half of its restarts start with α > β, and half with β > α.
+        _, train, stop = folds.split(said, "pairs", SIGNED, 1, seed)
+        signed = fit(family, said, train[:, 0], stop[:, 0], **settings)
+        larger = (signed.params["alpha"] > signed.params["beta"]).numpy()
+        out["alpha > beta"] = float(larger[range(SIGNED), signed.each.argmin(1)].mean())
+        out["of restarts"] = float(larger.mean())
     return out
 
 
@@ -192,6 +237,8 @@ TITLES = {
     "recovery": "simulated judgements of a contrast model",
     "leuven": "Leuven norms, features that people listed",
     "latent": "Leuven norms, features learned",
+    "usf": "free associations",
+    "hyperlex": "HyperLex, “is a a type of b?”",
 }
 
 
@@ -201,23 +248,24 @@ def tables(runs: list[dict[str, Any]]) -> list[Any]:
 
     out = []
     for data, title in TITLES.items():
-        for held in ("pairs", "directions", "objects"):
+        for held in ("pairs", "directions", "objects", "words"):
             rows = [row for row in by_row(runs) if (row.config["data"], row.config["folds"]) == (data, held)]
             if not rows:
                 continue
-            rows.sort(key=lambda row: ([*MODELS, *GIVEN].index(row.config["model"]), row.name))
+            rows.sort(key=lambda row: (ORDER.index(row.config["model"]), row.name))
             columns = _columns(rows)
             out.append(Table("model", title=f"{title}: held out by {held}"))
-            for heading in ("parameters", *columns, "seconds"):
+            for heading in ("parameters", *columns, "processor time, s"):
                 out[-1].add_column(heading, justify="right")
             for row in rows:
                 out[-1].add_row(row.config["model"], *_cells(row, columns))
-    return out
+    counted = [row for row in by_row(runs) if row.config["data"] == "direction"]
+    return out + [human_direction.table(row.runs[-1]["result"]["tables"]) for row in counted]
 
 
 def _columns(rows: list[Row]) -> list[str]:
     keys = {key for row in rows for one in row.runs[-1]["result"]["tables"] for key in one}
-    known = ["R2", "deviance", "r", "asymmetry r", "auc", "found", "alpha > beta"]
+    known = ["R2", "deviance", "r", "rho", "asymmetry r", "direction", "auc", "found", "alpha > beta", "of restarts"]
     if rows[0].config["folds"] == "directions":
         # Each direction is predicted by a fit that has seen the other: their difference says nothing.
         known.remove("asymmetry r")
@@ -233,7 +281,7 @@ def _cells(row: Row, columns: list[str]) -> list[str]:
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else found[0]["error"]
         shown = name == "R2" or len(values) > 1
         cells.append("–" if not len(values) else f"{values.mean():.3f}" + (f" ± {error:.3f}" if shown else ""))
-    return [*cells, f"{sum(one['seconds'] for one in found):.0f}"]
+    return [*cells, f"{sum(one['processor'] for one in found):.0f}"]
 
 
 def claims(runs: list[dict[str, Any]]) -> list[Claim]:

@@ -14,6 +14,7 @@ from similitude.human import (
     families,
     fitting,
     folds,
+    given,
     ratings,
     rivals,
     triplets,
@@ -29,7 +30,7 @@ def start(fits: int = 2, objects: int = 5) -> Start:
     return Start(fits, objects, torch.Generator().manual_seed(0), torch.full((fits,), 0.3))
 
 
-def given(objects: int = 5) -> torch.Tensor:
+def listed(objects: int = 5) -> torch.Tensor:
     return torch.rand(objects, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -37,8 +38,17 @@ FAMILIES = {
     "tversky": families.tversky(6, 3, **SUBTRACT),
     "ratio": families.tversky(6, 3, model="ratio", **SUBTRACT),
     "direct": families.direct(6, leak=0.1, **SUBTRACT),
-    "given": families.given(given(), "common+distinctive", **SUBTRACT),
-    "vectors": families.vectors(given(), 6, **SUBTRACT),
+    "given": given.listed(listed(), "common+distinctive", **SUBTRACT),
+    "vectors": given.vectors(listed(), 6, **SUBTRACT),
+    "weighted dot": given.alike(listed(), "dot"),
+    "weighted cosine": given.alike(listed(), "cosine"),
+    "city block": given.alike(listed(), "city block"),
+    "Euclid": given.alike(listed(), "Euclid"),
+    "sides": given.linear(listed()),
+    "cosine of vectors": given.linear(listed(), cosine=True, sides=False),
+    "bilinear on vectors": given.turned(listed(), 3),
+    "distance of vectors": given.turned(listed(), 3, way="metric"),
+    "network": given.network(listed(), 4),
     "biased": families.with_bias(families.tversky(6, 3), "row+column"),
     "mds": families.metric(3),
     "slide": families.metric(3, decay=False, shift="slide"),
@@ -72,12 +82,12 @@ def test_the_tversky_family_is_the_library_similarity():
 
 
 def test_given_features_weigh_common_and_distinctive_ones_apart():
-    X = (given() > 0.5).float()
-    family = families.given(X, "common+distinctive", **SUBTRACT)
+    X = (listed() > 0.5).float()
+    family = given.listed(X, "common+distinctive", **SUBTRACT)
     p = family.start(start(1))
     p["v"] = torch.randn(1, 6)
     p["v2"] = torch.randn(1, 6)
-    w, w2 = families.weights_of(p, "v", "scale")[0], families.weights_of(p, "v2", "scale2")[0]
+    w, w2 = given.weights_of(p, "v", "scale")[0], given.weights_of(p, "v2", "scale2")[0]
     a, b = X[0], X[1]
     expected = 0.3 + (w * a * b).sum() - 0.6 * (w2 * a * (1 - b)).sum() - 0.4 * (w2 * b * (1 - a)).sum()
     torch.testing.assert_close(family.score(p, Pairs())[0, 0, 1], expected)
@@ -161,7 +171,7 @@ def test_restarts_and_folds_of_one_program_are_those_of_many():
     """Fits do not touch each other: two folds together are each of them alone."""
     said, _ = people.simulated(2)
     _, train, stop = folds.split(said, "pairs", 5)
-    family = families.given(torch.rand(36, 4, generator=torch.Generator().manual_seed(0)), **SUBTRACT)
+    family = given.listed(torch.rand(36, 4, generator=torch.Generator().manual_seed(0)), **SUBTRACT)
     both = fitting.fit(family, said, train[:2], stop[:2], restarts=2, steps=30, l2=(1e-3,))
     for fold in range(2):
         one = fitting.fit(family, said, train[[fold]], stop[[fold]], restarts=2, steps=30, l2=(1e-3,))

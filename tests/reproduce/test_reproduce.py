@@ -35,7 +35,7 @@ def run(experiment, folder, name):
     result.pop("tokens_per_second", None)
     result.pop("seconds", None)
     for table in result.get("tables", []) if name == "human" else []:
-        table.pop("seconds")
+        table.pop("processor")
     return result
 
 

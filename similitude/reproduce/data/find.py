@@ -39,6 +39,11 @@ SOURCES = {
         "index.noun, data.noun",
         "https://wordnet.princeton.edu/download or Debian's package wordnet-base (/usr/share/wordnet)",
     ),
+    "usf": (
+        "usf_association.csv.zip (one CSV file with the columns cue, target, normed, group and answered)",
+        "http://w3.usf.edu/FreeAssociation",
+    ),
+    "hyperlex": ("hyperlex-all.txt", "https://github.com/cambridgeltl/hyperlex"),
     "nabirds": ("nabirds.tar.gz, unpacked,", "https://dl.allaboutbirds.org/nabirds"),
     "cub-200-2011-112": (
         "a zip with train/<class>/*.jpg and test/<class>/*.jpg, or CUB_200_2011.tgz, unpacked,",
@@ -109,11 +114,12 @@ def find(name: str, where: str | Path | None = None) -> Path | None:
     return path if where is not None else None
 
 
-def missing(name: str, reason: str = "") -> DataError:
+def missing(name: str, reason: str = "", folder: str | None = None) -> DataError:
     """The error for a data set that is nowhere: what to get, from where, and where to put it."""
     files, url = SOURCES[name]
     root = os.environ.get("SIMILITUDE_DATA")
-    place = f"and put it into {root}/{name}" if root else f"put it into DIR/{name} and set SIMILITUDE_DATA=DIR"
+    folder = folder or name
+    place = f"and put it into {root}/{folder}" if root else f"put it into DIR/{folder} and set SIMILITUDE_DATA=DIR"
     because = f" ({reason})" if reason else ""
     return DataError(f"{name} was not found: get {files} from {url}, {place}{because}.")
 
