@@ -6,6 +6,7 @@ chose one cell of its question (identification, association, odd-one-out, rankin
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -184,13 +185,14 @@ def directed(cue: Any, target: Any, count: Any = None, objects: Sequence[Any] | 
     return _checked(Judgements("choice", names, a, b, table[a, b], table.sum(1)[a], a, counted=True))
 
 
-def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None) -> Judgements:
+def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None, rater: Any = None) -> Judgements:
     """Judgements from odd-one-out choices among three objects.
 
     Args:
         a, b: Names or numbers of the two that were kept, which are the most alike.
         odd: The one that was left out.
         objects: All names, in the order of their numbers.
+        rater: Who chose, if known, so that raters can be held out.
     """
     a, b, odd = _columns(a=a, b=b, odd=odd)
     a, b, odd, names = _places(objects, a, b, odd)
@@ -202,16 +204,20 @@ def triplets(a: Any, b: Any, odd: Any, objects: Sequence[Any] | None = None) -> 
     chosen = np.tile([1.0, 0.0, 0.0], len(a))
     question = np.repeat(np.arange(len(a)), 3)
     cells = first.ravel(), second.ravel(), chosen, np.ones(3 * len(a)), question
-    return _checked(Judgements("choice", names, *cells, symmetric=True, counted=True))
+    who = None if rater is None else np.repeat(_who(rater, len(a)), 3)
+    return _checked(Judgements("choice", names, *cells, who, symmetric=True, counted=True))
 
 
-def rankings(query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any] | None = None) -> Judgements:
+def rankings(
+    query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any] | None = None, rater: Any = None
+) -> Judgements:
     """Judgements from rankings. Each place is a choice among the candidates that are left.
 
     Args:
         query: The objects that were compared with, one a ranking.
         ranked: The candidates of each, the most similar first.
         objects: All names, in the order of their numbers.
+        rater: Who made each ranking, if known, so that raters can be held out.
     """
     queries = _columns(query=query)[0]
     if len(queries) != len(ranked):
@@ -219,16 +225,27 @@ def rankings(query: Any, ranked: Sequence[Sequence[Any]], objects: Sequence[Any]
     a = [q for q, order in zip(queries, ranked, strict=True) for _ in order]
     b = [candidate for order in ranked for candidate in order]
     left, right, names = _places(objects, a, b)
-    cells, at = [], 0
-    for order in ranked:
+    each = None if rater is None else _who(rater, len(queries))
+    cells, at, raters = [], 0, []
+    for i, order in enumerate(ranked):
         for k in range(len(order) - 1):
             cells.append((np.arange(at + k, at + len(order)), len(cells)))
+            raters += [] if each is None else [np.full(len(order) - k, each[i])]
         at += len(order)
     rows = np.concatenate([where for where, _ in cells]) if cells else np.zeros(0, int)
     question = np.concatenate([np.full(len(where), q) for where, q in cells]) if cells else np.zeros(0, int)
     chosen = np.concatenate([np.arange(len(where)) == 0 for where, _ in cells]).astype(float) if cells else np.zeros(0)
-    said = Judgements("choice", names, left[rows], right[rows], chosen, np.ones(len(rows)), question, counted=True)
+    who = np.concatenate(raters) if raters else None
+    said = Judgements("choice", names, left[rows], right[rows], chosen, np.ones(len(rows)), question, who, counted=True)
     return _checked(said)
+
+
+def _who(rater: Any, count: int) -> Array:
+    """A number for each rater."""
+    names = _columns(rater=rater)[0]
+    if len(names) != count:
+        raise ValueError(f"rater has {len(names)} entries for {count} judgements; one each is expected.")
+    return np.unique(names, return_inverse=True)[1]
 
 
 def _on_scale(said: Judgements, scale: Any) -> Judgements:
@@ -313,6 +330,25 @@ def _places(objects: Sequence[Any] | None, *columns: Any) -> list[Any]:
             if item not in at:
                 raise ValueError(f"{item!r} is not among the {len(names)} objects.")
     return [*(np.array([at[item] for item in column], dtype=np.int64) for column in said), tuple(map(str, names))]
+
+
+def places(names: Sequence[str], pairs: Any) -> tuple[Array, Array]:
+    """Places of the first and second objects of pairs, ``[M, 2]``, which are given by place or by name."""
+    at = {name: i for i, name in enumerate(names)}
+    pairs = np.asarray(pairs, dtype=object)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
+
+    def place(item: Any) -> int:
+        if not isinstance(item, str) and item in range(len(names)):
+            return int(item)
+        if str(item) not in at:
+            near = difflib.get_close_matches(str(item), names, n=1)
+            raise ValueError(f"{item!r} is not among the {len(at)} objects{f'; {near[0]!r} is.' if near else '.'}")
+        return at[str(item)]
+
+    found = np.array([[place(item) for item in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def _plain(item: Any) -> Hashable:

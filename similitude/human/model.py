@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,18 +14,21 @@ from torch import Tensor
 
 from .. import form as forms
 from ..bank import FeatureBank
+from ..explain import Pair, pair
+from ..interpret.sets import Universe
+from ..names import Notes
 from ..nn import TverskySimilarity
 from . import families, folds, given, saved
 from .families import Family, Params, with_bias
 from .fitting import Fitted, Told, expected, fit, pair_scores
 from .found import Contrasted, Found, Summary, answered, contrasted, summarise
-from .judgements import Array, Judgements, ratings
+from .judgements import Array, Judgements, places, ratings
 from .rivals import Comparison, candidates, compare
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError as error:
     raise ImportError("TverskySimilarityModel needs scikit-learn ≥ 1.6: pip install 'similitude[sklearn]'.") from error
 
@@ -169,7 +171,9 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
 
         Args:
             rivals: Names among mds, mds-choice, slide vector, unfolding, cosine, dot, bilinear, common only, nmf and
-                bias only; or all.
+                bias only; with features weighted cosine, weighted dot, weighted city block and weighted Euclid; with
+                vectors cosine of vectors, cosine with sides, sides only, bilinear with sides, distance with sides and
+                network; or all of these that the data allow.
             judgements: By default those that the model was fitted to.
             folds: What is held out: cells, pairs, directions, objects or raters.
             k: Folds of each repeat.
@@ -185,7 +189,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         models = [("Tversky" if self.bias == "none" else ours.name, [ours])]
         if self.bias == "none" and not said.symmetric:
             models.append(("Tversky + one bias", [with_bias(ours, "object")]))
-        models += list(candidates(rivals, dims))
+        known = {name: None if getattr(self, name) is None else self._table(name) for name in ("features", "vectors")}
+        models += list(candidates(rivals, dims, **known, unseen=folds == "objects"))
         settings = {**self._settings(), "restarts": restarts, "progress": None, "l2": None}
         return compare(
             models, said, folds, k, repeats, seed=seed, **settings | {"progress": progress, "folder": folder}
@@ -247,6 +252,21 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         first, second = self._pairs([[a, b]])
         return contrasted(self, int(first[0]), int(second[0]), top)
 
+    def pair(self, a: Any, b: Any, top: int = 8) -> Pair:
+        """The same two objects as the library explains any pair: shares of all features, both ways round."""
+        check_is_fitted(self)
+        if self.distinctive_ is not self.features_:
+            raise ValueError("own weights for common and distinctive features are two banks; explain tells of both.")
+        x = torch.tensor(self.objects_)
+        first, second = (int(place[0]) for place in self._pairs([[a, b]]))
+        names = self.names_[first], self.names_[second]
+        return pair(self.layer_, x[first], x[second], top, names)
+
+    def universe(self) -> Universe:
+        """The objects as sets of their features, for expressions, fields, graphs and the explorer."""
+        check_is_fitted(self)
+        return Universe(self.layer_.features, self.names_, torch.tensor(self.objects_))
+
     def save(self, folder: str | Path) -> None:
         """Writes the fitted model to the folder, as model.safetensors and model.json."""
         check_is_fitted(self)
@@ -256,6 +276,15 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
     def load(cls, folder: str | Path) -> TverskySimilarityModel:
         """The model that ``save`` wrote to the folder."""
         return saved.load(cls, folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A family is made of functions, which cannot be pickled; the settings make it again.
+        return {name: value for name, value in super().__getstate__().items() if name != "family_"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "judgements_" in state:
+            self.family_ = self._family(self.judgements_)
 
     # What follows is for the methods above.
 
@@ -275,12 +304,13 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             return X
         if y is None:
             raise ValueError(
-                "fit takes judgements, made by confusions, ratings, directed, triplets, rankings or similarities, or "
-                "an array of pairs and y, what was said of them."
+                "TverskySimilarityModel requires y to be passed, but the target y is None: fit takes judgements, made "
+                "by confusions, ratings, directed, triplets, rankings or similarities, or pairs and what was said."
             )
-        pairs = np.asarray(X)
-        if pairs.ndim != 2 or pairs.shape[1] != 2:
+        pairs = validate_data(self, X, reset=not known, dtype=None)
+        if pairs.shape[1] != 2:
             raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
+        y = column_or_1d(y, warn=True)
         objects = self.names_ if known else None
         rows = self._given_rows()
         if objects is None and rows is not None and np.issubdtype(pairs.dtype, np.number):
@@ -293,7 +323,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
             return said
         weight = np.asarray(weight, dtype=np.float64)
         if weight.shape != (len(pairs),) or not (weight >= 0).all() or not weight.sum() > 0:
-            raise ValueError(f"sample_weight must be {len(pairs)} numbers of 0 or more, not all 0.")
+            raise ValueError(f"sample_weight must be {len(pairs)} numbers of 0 or more, not all of them zero.")
         kept = ~np.isnan(np.asarray(y, dtype=np.float64))
         return Judgements(**{**vars(said), "answers": weight[kept]}).only(weight[kept] > 0)
 
@@ -388,6 +418,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         bank = FeatureBank(*self.features_.shape)
         with torch.no_grad():
             bank.weight.copy_(torch.tensor(self.features_))
+        if self.feature_names is not None:
+            bank.note(Notes(dict(enumerate(map(str, self.feature_names)))))
         constants: dict[str, Any] = {"alpha": self.alpha_, "beta": self.beta_, "parametrization": "plain"}
         if self.model == "contrast":
             constants["theta"] = self.theta_
@@ -408,19 +440,4 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
         return p["X"][0], p["F"][0], None
 
     def _pairs(self, X: Any) -> tuple[Array, Array]:
-        at = {name: i for i, name in enumerate(self.names_)}
-        pairs = np.asarray(X, dtype=object)
-        if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
-
-        def place(item: Any) -> int:
-            if isinstance(item, str) or item not in range(len(self.names_)):
-                if str(item) not in at:
-                    near = difflib.get_close_matches(str(item), list(at), n=1)
-                    hint = f"; {near[0]!r} is." if near else "."
-                    raise ValueError(f"{item!r} is not among the {len(at)} objects{hint}")
-                return at[str(item)]
-            return int(item)
-
-        places = np.array([[place(item) for item in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)
-        return places[:, 0], places[:, 1]
+        return places(self.names_, X)

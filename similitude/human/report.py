@@ -23,7 +23,7 @@ from .found import Summary, answered
 from .judgements import Judgements
 from .model import TverskySimilarityModel
 from .progress import bar
-from .rivals import RIVALS, Comparison
+from .rivals import NAMES, Comparison
 
 PAGE = "report.html"
 TABLES = ("predicted.csv", "features.csv", "comparison.csv")
@@ -49,13 +49,16 @@ class Asked:
     steps: int = 300
     bootstrap: int = 20
     seed: int = 0
+    scale: tuple[float, float] | None = None
 
 
 def study(asked: Asked, say: Callable[[str], object] = print) -> Path:
     """The page, after everything is fitted and written; what was done before with the same judgements is kept."""
-    said = sheets.read_csv(asked.csv, asked.kind, asked.n)
+    said = sheets.read_csv(asked.csv, asked.kind, asked.n, asked.scale)
     model = _model(asked, said)
     if asked.compare:
+        if asked.held_out == "objects" and asked.features is None:
+            raise sheets.SheetError("objects can be held out where their features are given: --features.")
         try:
             folds.split(said, asked.held_out, asked.folds, asked.repeats, asked.seed)
         except ValueError as error:
@@ -147,8 +150,8 @@ def measures(model: TverskySimilarityModel) -> tuple[list[str], list[list[Any]]]
 
 def verdict(model: TverskySimilarityModel, comparison: Comparison) -> list[str]:
     """What the table of rivals says, in sentences."""
-    ours = [row for row in comparison.rows if row.name not in RIVALS]
-    others = [row for row in comparison.rows if row.name in RIVALS]
+    ours = [row for row in comparison.rows if row.name not in NAMES]
+    others = [row for row in comparison.rows if row.name in NAMES]
     our, other = (max(rows, key=lambda row: row.measures["R2"]) for rows in (ours, others))
     difference, error = comparison.paired(our.name, other.name)
     tie = not abs(difference) > 2 * error
@@ -244,7 +247,7 @@ def command(asked: Asked) -> str:
     usual = Asked(asked.csv, asked.kind, asked.out)
     for name, value in vars(asked).items():
         if value != getattr(usual, name):
-            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [_written(value)])
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [_option(value)])
     return shlex.join(words)
 
 
@@ -288,6 +291,10 @@ def _csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer.writerow(head)
     writer.writerows([[_written(cell) for cell in row] for row in rows])
     return out.getvalue()
+
+
+def _option(value: Any) -> str:
+    return ",".join(map(_written, value)) if isinstance(value, tuple) else _written(value)
 
 
 def _written(cell: Any) -> str:

@@ -7,15 +7,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import __version__
 from ..files import make_folder, read_json, write_json
-from . import families, folds
+from . import families, folds, given
 from .families import Family, Start, with_bias
 from .fitting import Fitted, Told, fit, predict, scores
 from .judgements import Array, Judgements
@@ -36,6 +38,19 @@ RIVALS: dict[str, Callable[[Sequence[int]], list[Family]]] = {
     "bias only": lambda _: [with_bias(families.constant(), "row+column")],
 }
 DIMS = (3, 5)
+# Rivals that see what is given: features that people listed, or vectors.
+OF_FEATURES: dict[str, Callable[[Tensor], Family]] = {
+    f"weighted {by}": partial(given.alike, by=by) for by in ("cosine", "dot", "city block", "Euclid")
+}
+OF_VECTORS: dict[str, Callable[[Tensor], Family]] = {
+    "cosine of vectors": partial(given.linear, cosine=True, sides=False),
+    "cosine with sides": partial(given.linear, cosine=True),
+    "sides only": given.linear,
+    "bilinear with sides": given.turned,
+    "distance with sides": partial(given.turned, way="metric"),
+    "network": given.network,
+}
+NAMES = (*RIVALS, *OF_FEATURES, *OF_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -100,13 +115,27 @@ class Comparison:
         return "\n".join([*lines, f"held out by {self.folds}; ± is the standard error of R² over folds that overlap"])
 
 
-def candidates(names: Sequence[str] | str, dims: Sequence[int] = DIMS) -> Iterator[tuple[str, list[Family]]]:
-    """Rivals by name: a name, a list of names, or all."""
-    wanted = list(RIVALS) if names == "all" else [names] if isinstance(names, str) else list(names)
-    for name in wanted:
-        if name not in RIVALS:
-            raise ValueError(f"no rival {name!r}; there are {', '.join(RIVALS)}.")
-        yield name, RIVALS[name](dims)
+def candidates(
+    names: Sequence[str] | str,
+    dims: Sequence[int] = DIMS,
+    features: Tensor | None = None,
+    vectors: Tensor | None = None,
+    unseen: bool = False,
+) -> Iterator[tuple[str, list[Family]]]:
+    """Rivals by name: a name, a list of names, or all that the data allow.
+
+    ``features`` or ``vectors`` are what is given; of ``unseen`` objects only rivals that use them can say anything.
+    """
+    known: dict[str, list[Family]] = {} if unseen else {name: make(dims) for name, make in RIVALS.items()}
+    for makers, values in ((OF_FEATURES, features), (OF_VECTORS, vectors)):
+        known |= {name: [make(values)] for name, make in makers.items() if values is not None}
+    for name in list(known) if names == "all" else [names] if isinstance(names, str) else list(names):
+        if name not in NAMES:
+            raise ValueError(f"no rival {name!r}; there are {', '.join(NAMES)}.")
+        if name not in known:
+            lacks = "unseen objects" if name in RIVALS else "judgements without such features or vectors"
+            raise ValueError(f"{name!r} says nothing of {lacks}; there are {', '.join(known) or 'no others'}.")
+        yield name, known[name]
 
 
 def compare(
@@ -125,6 +154,10 @@ def compare(
 
     ``folder`` keeps each model's row as soon as it is done; a row of the same judgements and settings is done once.
     """
+    if by == "objects" and (blind := [name for name, choices in models if not all(one.given for one in choices)]):
+        raise ValueError(
+            f"{blind[0]} learns objects from judgements; to hold out objects, features or vectors are needed."
+        )
     masks = folds.split(said, by, k, repeats, seed, settings.get("restarts", 3))
     total = sum(len(choices) for _, choices in models)
     rows, done = [], 0

@@ -7,18 +7,20 @@ import difflib
 import io
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..files import read_text
-from .judgements import Array, Judgements, confusions, directed, ratings, similarities, triplets
+from .judgements import Array, Judgements, confusions, directed, rankings, ratings, similarities, triplets
 
 # The columns of each kind's file, those that may be missing last; a square table has none.
 SQUARE = ("confusions", "identification", "similarities")
 COLUMNS = {
     "ratings": (("first", "second", "value"), ("rater",)),
     "directed": (("cue", "target"), ("count",)),
-    "triplets": (("first", "second", "odd"), ()),
+    "triplets": (("first", "second", "odd"), ("rater",)),
+    "rankings": (("query", "candidate", "rank"), ("rater",)),
 }
 KINDS = (*SQUARE, *COLUMNS)
 # People asked about each pair of signals; Rothkopf's paper has about so many, and his table does not say.
@@ -36,35 +38,60 @@ def morse() -> Judgements:
     return confusions(table, n=MORSE_ANSWERS, objects=names)
 
 
-def read_csv(path: str | Path, kind: str, n: float | None = None) -> Judgements:
+def read_csv(
+    path: str | Path, kind: str, n: float | None = None, scale: tuple[float, float] | None = None
+) -> Judgements:
     """Judgements from a CSV file.
 
     Args:
         path: Confusions, identification and similarities are a square table with names in its first row and column:
             row = first object or signal, column = second object or answer. Ratings have the columns first, second,
             value and, if known, rater; directed associations cue, target and, if counted, count; triplets first,
-            second and odd, the one that was left out. An empty cell was not asked.
-        kind: confusions, identification, similarities, ratings, directed or triplets.
+            second and odd, the one that was left out; rankings query, candidate and rank, 1 for the most similar. An
+            empty cell was not asked.
+        kind: confusions, identification, similarities, ratings, directed, triplets or rankings.
         n: Of confusions and identification: answers to each cell or row.
+        scale: Of similarities and ratings: the lowest and the highest possible number.
     """
     if kind not in KINDS:
         raise SheetError(f"kind={kind!r} is none of {', '.join(KINDS)}{_near(kind, KINDS)}")
     if n is not None and kind not in ("confusions", "identification"):
         raise SheetError(f"n is the number of answers behind confusions or identification; {kind} have none.")
+    if scale is not None and kind not in ("similarities", "ratings"):
+        raise SheetError(f"scale is the lowest and highest number of similarities or ratings; {kind} have none.")
     name, text = Path(path).name, _text(path)
     try:
         if kind in SQUARE:
             names, table = square(text, name)
             if kind == "similarities":
-                return similarities(table, names)
+                return similarities(table, names, scale)
             return confusions(table, n, "identification" if kind == "identification" else "same-different", names)
         columns = _listed(text, name, kind)
-        said = {"ratings": ratings, "directed": directed, "triplets": triplets}[kind]
-        return said(*columns.values())
+        if kind == "rankings":
+            return _ranked(columns)
+        more: dict[str, Any] = {"rater": columns.pop("rater")} if "rater" in columns else {}
+        if kind == "ratings":
+            return ratings(*columns.values(), **more, scale=scale)
+        return {"directed": directed, "triplets": triplets}[kind](*columns.values(), **more)
     except SheetError:
         raise
     except (ValueError, TypeError) as error:
         raise SheetError(f"{name}: {error}") from None
+
+
+def _ranked(columns: dict[str, list[str] | list[float]]) -> Judgements:
+    """Rankings from a line for each candidate; those of one query and rater are one ranking."""
+    orders: dict[tuple[str, ...], list[tuple[float, str]]] = {}
+    for query, candidate, rank, *rater in zip(*columns.values(), strict=True):
+        orders.setdefault((str(query), *map(str, rater)), []).append((float(rank), str(candidate)))
+    for (query, *_), order in orders.items():
+        ranks = [rank for rank, _ in order]
+        if len(set(ranks)) < len(ranks):
+            twice = max(ranks, key=ranks.count)
+            raise ValueError(f"two candidates of {query!r} have rank {twice:g}; each needs a rank of its own.")
+    ranked = [[candidate for _, candidate in sorted(order)] for order in orders.values()]
+    who = [key[1] for key in orders] if "rater" in columns else None
+    return rankings([key[0] for key in orders], ranked, rater=who)
 
 
 def read_features(path: str | Path, objects: tuple[str, ...]) -> tuple[Array, list[str]]:
@@ -121,7 +148,7 @@ def _listed(text: str, name: str, kind: str) -> dict[str, list[str] | list[float
     out: dict[str, list[str] | list[float]] = {}
     for column in (one for one in known if one in head):
         cells = [row[head.index(column)] for row in rows]
-        if column in ("value", "count"):
+        if column in ("value", "count", "rank"):
             out[column] = [_number(cell, f"{name}, line {i + 2}", column) for i, cell in enumerate(cells)]
             continue
         if "" in cells:

@@ -13,6 +13,7 @@ from ..explore.content import OBJECTS, Content, Progress, content, content_of_wo
 from ..explore.indexed import content_of_index
 from ..explore.session import Session
 from ..interpret import words
+from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
 from ..reach import seen
 from ..retrieval import TverskyIndex
@@ -56,12 +57,20 @@ def session_of(
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
             return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
 
+    if (folder / "model.json").is_file() and (folder / "model.safetensors").is_file():
+        from ..human import TverskySimilarityModel
+
+        u, title = TverskySimilarityModel.load(folder).universe(), f"Objects of {folder.name}"
+        return _session_of_words(u, title, names, progress)
+
     def tell(done: int, steps: int) -> None:
         progress(done, steps, "fitting a bank")
 
     u = words.universe(source, vocabulary, how_many, features, progress=tell, bank=bank)
-    title = f"Words of {folder.name or source}"
+    return _session_of_words(u, f"Words of {folder.name or source}", names, progress)
 
+
+def _session_of_words(u: Universe, title: str, names: Path | None, progress: Progress) -> Session:
     def make() -> Content:
         return content_of_words(u, title, exact=2**24, rounded=2**25, progress=progress)
 

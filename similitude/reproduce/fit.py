@@ -17,7 +17,7 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
-KINDS = ("confusions", "identification", "similarities", "ratings", "directed", "triplets")
+KINDS = ("confusions", "identification", "similarities", "ratings", "directed", "triplets", "rankings")
 BIASES = ("none", "object", "row+column")
 HELD_OUT = ("cells", "pairs", "directions", "objects", "raters")
 
@@ -27,6 +27,10 @@ def fit(
     kind: Annotated[str, typer.Option(help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder that everything is written to.", show_default=False)],
     n: Annotated[float | None, typer.Option("--n", min=1, help="Answers to each cell, or row.")] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="LOW,HIGH", help="Ends of a scale of ratings, such as 1,7."),
+    ] = None,
     features: Annotated[Path | None, typer.Option(help="CSV of features that people listed, objects in rows.")] = None,
     bias: Annotated[str, typer.Option(help="none, object or row+column.")] = "none",
     compare: Annotated[bool, typer.Option("--compare", help="Fit the rivals to the same folds: minutes.")] = False,
@@ -41,8 +45,9 @@ def fit(
     """Fit Tversky's model to what people said about pairs, and write a report.
 
     The CSV is a square table with names (confusions, identification, similarities), or has the columns first, second,
-    value (ratings; rater, if known), cue, target (directed; count, if counted), or first, second, odd (triplets). The
-    folder gets report.html, predicted.csv, features.csv, figures and the model; with --compare, comparison.csv too.
+    value (ratings), cue, target (directed; count, if counted), first, second, odd (triplets), or query, candidate, rank
+    (rankings); ratings, triplets and rankings may have a column rater. The folder gets report.html, predicted.csv,
+    features.csv, figures and the model; with --compare, comparison.csv too.
     After a stop of any kind the same command goes on where it stopped.
     """
     for name, value, choices in (("kind", kind, KINDS), ("bias", bias, BIASES), ("held-out", held_out, HELD_OUT)):
@@ -51,6 +56,7 @@ def fit(
     if n is not None and kind not in KINDS[:2]:
         fail(f"--n is the number of answers behind confusions or identification; {kind} have none.", code=2)
     stopped = f"stopped; go on with: {shlex.join(['similitude', *sys.argv[1:]])}"
+    ends = None if scale is None else _ends(scale, kind)
     try:
         from ..human.report import Asked, study
         from ..human.sheets import SheetError
@@ -58,10 +64,22 @@ def fit(
         fail(str(error))
     with sentences("fit needs {}", stopped, OSError):
         asked = Asked(
-            csv, kind, out, n, features, bias, compare, held_out, folds, repeats, restarts, steps, bootstrap, seed
+            csv, kind, out, n, features, bias, compare, held_out, folds, repeats, restarts, steps, bootstrap, seed, ends
         )
         try:
             page = study(asked, typer.echo)
         except SheetError as error:
             fail(str(error))
         typer.echo(f"report written to {page}")
+
+
+def _ends(scale: str, kind: str) -> tuple[float, float]:
+    if kind not in ("similarities", "ratings"):
+        fail(f"--scale is the ends of a scale of similarities or ratings; {kind} have none.", code=2)
+    try:
+        low, high = map(float, scale.split(","))
+    except ValueError:
+        low = high = 0.0
+    if not low < high:
+        fail(f"--scale must be the lowest and the highest number, such as 1,7; got {scale!r}.", code=2)
+    return low, high

@@ -85,7 +85,7 @@ RECIPES = {
     "recovery": Config(data="recovery", model="tversky", steps=400),
     "leuven": Config(data="leuven", model="given-own", repeats=1, restarts=1, steps=200),
     "latent": Config(data="latent", model="direct", repeats=1),
-    "usf": Config(data="usf", model="vectors-sides", folds="words", steps=600),
+    "usf": Config(data="usf", model="vectors-sides", folds="words", restarts=6, steps=600),
     "hyperlex": Config(data="hyperlex", model="vectors-sides", folds="words", repeats=10),
     "direction": Config(data="direction", model="counted"),
 }

@@ -42,7 +42,7 @@ ORDER = [*LEARNED, *LISTED, *ALIKE, *WORDS, "counted"]
 def choices(data: str, name: str, said: Judgements, known: np.ndarray | None) -> list[Family]:
     """The families of a model for judgements with known features or vectors."""
     if name in WORDS:
-        return _of_vectors(name, _standard(known), (1e-3, 3e-3) if data == "usf" else (1e-2, 3e-2))
+        return _of_vectors(name, _standard(known), (1e-4,) if data == "usf" else (1e-2, 3e-2))
     if name in LISTED or name in ALIKE:
         X, decays = torch.tensor(known, dtype=torch.float32), (1e-5, 1e-4, 1e-3, 1e-2)
         if name in ALIKE:

@@ -15,6 +15,7 @@ from similitude.human import (
     fitting,
     folds,
     given,
+    rankings,
     ratings,
     rivals,
     triplets,
@@ -231,3 +232,44 @@ def test_raters_may_use_the_scale_in_their_own_way():
         for data in (both, without)
     ]
     assert held[0] < 0.3 * held[1]
+
+
+def test_ratings_between_two_ends_are_shares_of_their_scale():
+    """The same numbers on two scales are fitted alike, and no prediction leaves its scale."""
+    a, b = np.triu_indices(9, 1)
+    value = np.random.default_rng(0).random(len(a)).round(3)
+    one, seven = ratings(a, b, value, scale=(0, 1)), ratings(a, b, 1 + 6 * value, scale=(1, 7))
+    settings = {"restarts": 2, "steps": 30, "random_state": 0}
+    first, second = (TverskySimilarityModel(6, 3, **settings).fit(said).predict() for said in (one, seven))
+    np.testing.assert_allclose(second, 1 + 6 * first, atol=1e-3)
+    assert second.min() > 1
+    assert second.max() < 7
+    with pytest.raises(ValueError, match="a rating of 0 is outside the scale from 1 to 7"):
+        ratings([0, 1, 2], [1, 2, 0], [0, 3, 4], scale=(1, 7))
+    with pytest.raises(ValueError, match="is not the lowest and the highest possible rating"):
+        ratings([0, 1, 2], [1, 2, 0], [0, 3, 4], scale=(7, 1))
+
+
+def test_those_who_chose_can_be_held_out():
+    who = np.repeat(["x", "y", "z"], 40)
+    random = np.random.default_rng(0)
+    a, b, odd = random.permuted(np.tile(np.arange(6), (120, 1)), axis=1)[:, :3].T
+    said = triplets(a, b, odd, rater=who)
+    test, _, _ = folds.split(said, "raters", 3)
+    assert (test.sum(1) == 120).all()
+    assert all(len(set(said.rater[mask])) == 1 for mask in test)
+    ranked = rankings([0, 1, 0], [[1, 2, 3], [0, 2], [3, 2, 1]], rater=["x", "y", "z"])
+    assert ranked.rater.tolist() == [0] * 5 + [1] * 2 + [2] * 5
+    with pytest.raises(ValueError, match="rater has 2 entries for 3 judgements"):
+        rankings([0, 1, 0], [[1, 2], [0, 2], [3, 2]], rater=["x", "y"])
+
+
+def test_a_step_may_take_a_part_of_the_cells():
+    """Steps of 150 cells find what steps of all 1,296 find."""
+    said, _ = people.simulated(0)
+    _, train, stop = folds.split(said, "pairs", 5)
+    family = families.metric(3)
+    whole, parts = (
+        fitting.fit(family, said, train[:1], stop[:1], restarts=1, steps=200, batch=batch) for batch in (None, 150)
+    )
+    assert parts.held[0] == pytest.approx(whole.held[0], rel=0.03)

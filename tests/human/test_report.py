@@ -37,6 +37,7 @@ CSVS = {
     "similarities": table(SHARES + SHARES.T),
     "ratings": "first,second,value\n" + "".join(f"o{a},o{b},{(a * b) % 7}\n" for a, b in PAIRS),
     "directed": "cue,target,count\n" + "".join(f"o{a},o{b},{(a * b) % 5}\n" for a, b in PAIRS),
+    "rankings": "query,candidate,rank,rater\n" + "".join(f"o{a},o{b},{(b - a) % 9},x\n" for a, b in PAIRS),
     "triplets": "first,second,odd\n" + "".join(f"o{a},o{b},o{(a + b) % 9}\n" for a, b in PAIRS if a * b),
 }
 
@@ -163,6 +164,10 @@ def test_given_features_keep_their_names(said, tmp_path):
     [
         (["--kind", "confusion"], 2, "--kind must be one of confusions, identification"),
         (["--kind", "ratings", "--n", "5"], 2, "ratings have none"),
+        (["--kind", "confusions", "--scale", "0,1"], 2, "confusions have none"),
+        (["--kind", "similarities", "--scale", "7"], 2, "such as 1,7; got '7'"),
+        (["--kind", "similarities", "--scale", "0.5,0.6"], 1, "is outside the scale from 0.5 to 0.6"),
+        (["--kind", "confusions", "--compare", "--held-out", "objects"], 1, "where their features are given"),
         (["--kind", "confusions", "--bias", "row"], 2, "--bias must be one of none, object, row+column"),
         (["--kind", "confusions", "--held-out", "rows"], 2, "--held-out must be one of"),
         (["--kind", "ratings"], 1, "ratings need first, second, value[, rater]"),
