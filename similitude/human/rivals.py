@@ -156,7 +156,7 @@ def compare(
     """
     if by == "objects" and (blind := [name for name, choices in models if not all(one.given for one in choices)]):
         raise ValueError(
-            f"{blind[0]} learns objects from judgements; to hold out objects, features or vectors are needed."
+            f"{blind[0]} knows an object by its judgements; to hold out objects, give features or vectors."
         )
     masks = folds.split(said, by, k, repeats, seed, settings.get("restarts", 3))
     total = sum(len(choices) for _, choices in models)

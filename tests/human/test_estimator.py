@@ -97,8 +97,8 @@ def test_unseen_objects_are_predicted_from_what_is_given():
     weight = np.array([2.0, 1.0, 0.5, 0.2])
     S = (has * weight) @ has.T
     said = confusions(1 / (1 + np.exp(1 - S)), objects=[f"o{i}" for i in range(14)])
-    model = TverskySimilarityModel(features=has, restarts=2, steps=100, random_state=0).fit(said)
-    table = model.compare(["weighted dot", "weighted Euclid"], folds="objects", k=4, repeats=1, restarts=1)
+    model = TverskySimilarityModel(features=has, restarts=1, steps=80, random_state=0).fit(said)
+    table = model.compare(["weighted dot"], folds="objects", k=3, repeats=1, restarts=1)
     R2 = {row.name: row.measures["R2"] for row in table.rows}
     assert R2["weighted dot"] > 0.7
     assert R2["Tversky"] > 0.7
