@@ -281,7 +281,7 @@ def _cells(row: Row, columns: list[str]) -> list[str]:
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else found[0]["error"]
         shown = name == "R2" or len(values) > 1
         cells.append("–" if not len(values) else f"{values.mean():.3f}" + (f" ± {error:.3f}" if shown else ""))
-    return [*cells, f"{sum(one['processor'] for one in found):.0f}"]
+    return [*cells, f"{sum(one.get('processor', one.get('seconds', 0)) for one in found):.0f}"]
 
 
 def claims(runs: list[dict[str, Any]]) -> list[Claim]:
