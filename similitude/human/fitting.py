@@ -202,7 +202,9 @@ def fit(
     T, V = T / (T * told.weight).sum(1, keepdim=True), V / (V * told.weight).sum(1, keepdim=True)
     decay = torch.tensor(decays).repeat_interleave(restarts).repeat(folds)
     optimizer = torch.optim.Adam(list(p.values()), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=0.1)
+    # A rise that ends at step 0 is a division by zero there, as a tenth of 10 steps would.
+    rise = 0.1 if steps > 10 else 0.05
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rise)
     best, kept = torch.full((R,), math.inf), {name: t.detach().clone() for name, t in p.items()}
     everything, stops = torch.arange(len(said)), torch.nonzero((V > 0).any(0)).flatten()
     parts = _parts(told, everything, R * 32, batch)

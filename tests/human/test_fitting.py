@@ -273,3 +273,11 @@ def test_a_step_may_take_a_part_of_the_cells():
         fitting.fit(family, said, train[:1], stop[:1], restarts=1, steps=200, batch=batch) for batch in (None, 150)
     )
     assert parts.held[0] == pytest.approx(whole.held[0], rel=0.03)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
+def test_a_fit_may_have_few_steps(steps):
+    said, _ = people.simulated(0)
+    everything = np.ones((1, len(said)), dtype=bool)
+    fitted = fitting.fit(families.metric(2), said, everything, everything, restarts=1, steps=steps)
+    assert np.isfinite(fitted.held).all()
