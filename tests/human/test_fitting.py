@@ -265,14 +265,15 @@ def test_those_who_chose_can_be_held_out():
 
 
 def test_a_step_may_take_a_part_of_the_cells():
-    """Steps of 150 cells find what steps of all 1,296 find."""
+    """Steps of 150 cells come as far as steps of all 1,296: within a tenth of the way from where they start."""
     said, _ = people.simulated(0)
     _, train, stop = folds.split(said, "pairs", 5)
-    family = families.metric(3)
-    whole, parts = (
-        fitting.fit(family, said, train[:1], stop[:1], restarts=1, steps=200, batch=batch) for batch in (None, 150)
+    masks = train[:1], stop[:1]
+    whole, parts, first = (
+        fitting.fit(families.metric(3), said, *masks, restarts=1, steps=steps, batch=batch).held[0]
+        for steps, batch in ((200, None), (400, 150), (1, None))
     )
-    assert parts.held[0] == pytest.approx(whole.held[0], rel=0.03)
+    assert parts < whole + 0.1 * (first - whole)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
