@@ -206,12 +206,12 @@ def fit(
     rise = 0.1 if steps > 10 else 0.05
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rise)
     best, kept = torch.full((R,), math.inf), {name: t.detach().clone() for name, t in p.items()}
-    everything, stops = torch.arange(len(said)), torch.nonzero((V > 0).any(0)).flatten()
-    parts = _parts(told, everything, R * 32, batch)
+    everything = torch.arange(len(said))
+    parts, stops = _parts(told, everything, R * 32, batch), [everything]
     whole = len(parts) == 1
     if not whole:
         parts = _parts(told, torch.nonzero((T > 0).any(0)).flatten(), R * 32, batch)
-        stops = _parts(told, stops, R * 32)
+        stops = _parts(told, torch.nonzero((V > 0).any(0)).flatten(), R * 32)
     pick = np.random.default_rng(seed)
     for step in range(steps):
         cells = everything if whole else parts[int(pick.integers(len(parts)))]
@@ -227,7 +227,7 @@ def fit(
         schedule.step()
         if progress is not None:
             progress(step + 1, steps)
-    best, kept = _better(best, kept, p, _held(family, p, said, told, V, [everything] if whole else stops))
+    best, kept = _better(best, kept, p, _held(family, p, said, told, V, stops))
     each = best.view(folds, len(decays), restarts)
     chosen = each.mean(2).argmin(1)
     at = torch.arange(folds)

@@ -279,7 +279,8 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         # A family is made of functions, which cannot be pickled; the settings make it again.
-        return {name: value for name, value in super().__getstate__().items() if name != "family_"}
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "family_"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -307,7 +308,7 @@ class TverskySimilarityModel(RegressorMixin, BaseEstimator):
                 "TverskySimilarityModel requires y to be passed, but the target y is None: fit takes judgements, made "
                 "by confusions, ratings, directed, triplets, rankings or similarities, or pairs and what was said."
             )
-        pairs = validate_data(self, X, reset=not known, dtype=None)
+        pairs: Any = validate_data(self, X, reset=not known, dtype=None)
         if pairs.shape[1] != 2:
             raise ValueError(f"pairs of shape {pairs.shape} are given; [M, 2] is expected, two objects in each row.")
         y = column_or_1d(y, warn=True)

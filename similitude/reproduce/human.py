@@ -168,12 +168,10 @@ def _measured(config: Config, data: Data, seed: int) -> dict[str, Any]:
 
 def _direction(config: Config, data: Data, family: Family, fitted: Fitted, test: Array) -> dict[str, float]:
     """Of pairs of unseen words: the share whose stronger direction is told, and Spearman's ρ."""
-    from scipy.stats import spearmanr
-
     said, told = data.said, Told.of(data.said)
     there = predict(family, fitted, said, told)
     back = predict(family, fitted, replace(said, first=said.second, second=said.first), told)
-    rho = float(np.nan_to_num(spearmanr(there[test], said.value[test])[0]))
+    rho = human_direction.spearman(there[test], said.value[test])
     if config.data == "usf":
         table = said.table()
         more = said.value - table[said.second, said.first]

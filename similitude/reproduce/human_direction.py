@@ -14,6 +14,7 @@ import numpy as np
 
 from ..human import families, morse
 from ..human.fitting import fit
+from ..human.folds import correlation
 from ..human.judgements import Array, Judgements
 from .data import associations, people
 from .record import Record
@@ -154,9 +155,9 @@ def _interval(count: int, of: int) -> tuple[float, float]:
 
 
 def spearman(a: Array, b: Array) -> float:
-    from scipy.stats import spearmanr
+    from scipy.stats import rankdata
 
-    return float(np.nan_to_num(spearmanr(a, b)[0]))
+    return correlation(rankdata(a), rankdata(b))
 
 
 def partial(a: Array, b: Array, held: Array) -> float:
@@ -165,8 +166,8 @@ def partial(a: Array, b: Array, held: Array) -> float:
 
     a, b, held = (rankdata(values) for values in (a, b, held))
     X = np.stack([np.ones(len(held)), held], 1)
-    left = [values - X @ np.linalg.lstsq(X, values, rcond=None)[0] for values in (a, b)]
-    return float(np.corrcoef(*left)[0, 1])
+    a, b = (values - X @ np.linalg.lstsq(X, values, rcond=None)[0] for values in (a, b))
+    return correlation(a, b)
 
 
 def table(rows: list[dict[str, Any]]) -> Any:

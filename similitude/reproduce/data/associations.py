@@ -57,7 +57,8 @@ def usf(where: str | Path | None = None) -> tuple[Words, dict[str, str]]:
     pairs = sorted({(min(pair), max(pair)) for pair in share})
     both = [*pairs, *((b, a) for a, b in pairs)]
     value = np.log(np.array([share.get(pair, 0.0) for pair in both]) + LEAST)
-    return Words(ratings(*np.array(both).T, value, objects=range(len(names))), vectors, rank), hashes
+    first, second = np.array(both).T
+    return Words(ratings(first, second, value, objects=range(len(names))), vectors, rank), hashes
 
 
 @cache
