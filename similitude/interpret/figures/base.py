@@ -88,7 +88,7 @@ def _in_few_colours(png: io.BytesIO) -> bytes:
 
     out = io.BytesIO()
     with Image.open(png) as picture:
-        clear = picture.mode == "RGBA" and picture.getextrema()[3][0] < 255
+        clear = picture.mode == "RGBA" and min(picture.getchannel("A").tobytes()) < 255
         how = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT  # which takes no transparency
         few = picture.convert("RGBA" if clear else "RGB").quantize(256, how, dither=Image.Dither.NONE)
         few.save(out, "PNG", optimize=True, dpi=picture.info["dpi"])
