@@ -22,7 +22,7 @@ from .data.made_up import synthetic_taxonomy
 from .data.wordnet import Related, related
 from .direction_answers import answers, called
 from .direction_models import MODELS, RIVALS, WITHOUT_SIDES, Scorer, make, of_one_length
-from .direction_tables import MEASURES, REGULAR, summary, tables
+from .direction_tables import MEASURES, REGULAR, RELATIONS, summary, tables
 from .record import Record, RunError
 from .results import Claim
 from .settings import Count, Seed, Size, check
@@ -152,7 +152,7 @@ def run(config: Config, record: Record, progress: Callable[..., object]) -> dict
     for i in range(len(found), seeds):
         model, seconds = trained(config, best, both, config.seed + i)
         found.append(score(model, test, groups=True) | {"seconds": seconds} | constants(model))
-        found[-1] |= explained(model, data.words, both, test) if i == 0 else {}
+        found[-1] |= explained(model, data.words, both, test, RELATIONS[config.relation]) if i == 0 else {}
         done(model, found[-1])
     keys = [*MEASURES, "seconds", *(key for key in ("alpha", "beta", "theta") if key in found[0])]
     return {
@@ -321,13 +321,13 @@ def scores(model: nn.Module, part: Part) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def explained(model: Scorer, words: list[str], both: Part, test: Part) -> dict[str, Any]:
+def explained(model: Scorer, words: list[str], both: Part, test: Part, of: str) -> dict[str, Any]:
     """Some answers feature by feature, and the share of features with a name, where a score is a sum over features."""
     compare = getattr(model.base, "compare", None)
     if compare is None or compare.model != "contrast" or getattr(model.base, "symmetric", False):
         return {}
     seen, tested = ((of_one_length(part.x) if model.unit else part.x) for part in (both, test))
-    names, share = called(compare.features, seen, both.pairs, [words[i] for i in both.rows.tolist()])
+    names, share = called(compare.features, seen, both.pairs, [words[i] for i in both.rows.tolist()], of)
     S, true = scores(model, test)
     return {"answers": answers(compare, S, true, tested, [words[i] for i in test.rows.tolist()], names), "named": share}
 

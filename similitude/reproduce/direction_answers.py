@@ -49,11 +49,11 @@ def strongest(shares: Tensor, names: list[str]) -> list[list[Any]]:
 
 
 @torch.no_grad()
-def called(bank: nn.Module, x: Tensor, pairs: Tensor, words: list[str]) -> tuple[list[str], float]:
+def called(bank: nn.Module, x: Tensor, pairs: Tensor, words: list[str], of: str) -> tuple[list[str], float]:
     """What each feature is called, and the share of those that are named after something that words are a kind of.
 
     A feature gets the name of the word whose kinds have it and others lack it; without one that is like it, those of
-    two words that have it most, out of the most frequent.
+    two words that have it most, out of the most frequent. ``of`` is "a kind of" or "a part of".
     """
     measures = bank(x)
     above, counts = pairs[:, 1].unique(return_counts=True)
@@ -70,5 +70,5 @@ def called(bank: nn.Module, x: Tensor, pairs: Tensor, words: list[str]) -> tuple
     value, best = matching.mcc(measures > 0, has).max(1)
     named = [i for i in range(len(names)) if value[i] >= LIKE]
     for i in named:
-        names[i] = f"a kind of {words[int(above[best[i]])]}"
+        names[i] = f"{of} {words[int(above[best[i]])]}"
     return names, len(named) / len(names)
