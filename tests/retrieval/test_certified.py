@@ -21,7 +21,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(index, "BLOCK", 512)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_certified_answers_are_right(seed):
     assert wrong(random_search(seed)) is None

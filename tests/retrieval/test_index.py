@@ -6,6 +6,7 @@ from cases import COMBINATIONS, name
 
 from similitude import TverskySimilarity
 from similitude.retrieval import TverskyIndex
+from similitude.retrieval.index import CODES
 
 
 def made(**options) -> TverskySimilarity:
@@ -16,15 +17,16 @@ def made(**options) -> TverskySimilarity:
 @pytest.mark.parametrize("options", COMBINATIONS, ids=name)
 @torch.no_grad()
 def test_hits_are_the_most_similar_documents_in_both_directions(options):
-    layer, q, x = made(**options), torch.randn(4, 5).double(), torch.randn(60, 5).double()
-    index = TverskyIndex(layer)
-    index.add(x[:40], range(40))
-    index.add(x[40:], range(40, 60))
-    for reverse, S in ((False, layer.pairwise(q, x)), (True, layer.pairwise(x, q).T)):
-        hits = index.search(q, 7, reverse=reverse)
-        torch.testing.assert_close(hits.values, S.topk(7).values, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(hits.values, S.gather(1, torch.tensor(hits.ids)), rtol=1e-12, atol=1e-12)
-        assert hits.certified.all()
+    for codes, presence in zip(CODES, (None, 0.3, None, 0.3)):
+        layer, q, x = made(presence=presence, **options), torch.randn(4, 5).double(), torch.randn(60, 5).double()
+        index = TverskyIndex(layer, codes)
+        index.add(x[:40], range(40))
+        index.add(x[40:], range(40, 60))
+        for reverse, S in ((False, layer.pairwise(q, x)), (True, layer.pairwise(x, q).T)):
+            hits = index.search(q, 7, reverse=reverse)
+            torch.testing.assert_close(hits.values, S.topk(7).values, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(hits.values, S.gather(1, torch.tensor(hits.ids)), rtol=1e-12, atol=1e-12)
+            assert hits.certified.all()
 
 
 @torch.no_grad()
