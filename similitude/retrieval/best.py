@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from .bounds import Asked, Reach, bounds, bracket, is_bracketed, linear_weights, needed, sum_weights, upper_weights
+from .codes import Weights
 from .flat import Flat
 from .lists import Lists
 
@@ -112,7 +113,7 @@ def best(
         most: how many documents are compared exactly for a query at most; None for as many as it takes.
         progress: called with the number of documents after each block.
     """
-    pool, offset = Pool(len(asked.a), k, most), 0
+    pool, offset, linear = Pool(len(asked.a), k, most), 0, linear_weights(asked)
     starts = np.cumsum([0, *map(len, blocks)])
 
     def exact(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ def best(
 
     for block in blocks:
         if len(block):
-            estimate = estimated(block, asked, reach)
+            estimate = estimated(block, asked, reach, linear)
             if estimate.low is None and most is None:
                 estimate = _narrowed(pool, block, asked, reach, estimate, offset)
             if estimate is not None:
@@ -152,16 +153,23 @@ def compared(block: Block, asked: Asked, queries: np.ndarray, places: np.ndarray
     return out
 
 
-def estimated(block: Block, asked: Asked, reach: Reach, tight: bool = False) -> Estimate:
-    """What S of all queries and documents is at least and at most; ``tight`` takes a walk by feature for it."""
+def estimated(block: Block, asked: Asked, reach: Reach, linear: Weights | None = None, tight: bool = False) -> Estimate:
+    """What S of all queries and documents is at least and at most.
+
+    Args:
+        block: the documents.
+        asked: the queries.
+        reach: of all documents.
+        linear: the queries' code, if the form is one inner product.
+        tight: whether a walk by feature is taken for it.
+    """
     zero = np.zeros(len(asked.a))
     if isinstance(block, Lists):
         values = block.values(asked).numpy()
         return Estimate(values, values, zero, zero)
-    weights = linear_weights(asked)
-    if weights is not None:
-        values, errors = block.products(weights, reach)
-        constant = weights.constant.numpy()
+    if linear is not None:
+        values, errors = block.products(linear, reach)
+        constant = linear.constant.numpy()
         if errors.shape[1] == 1:
             return Estimate(values, values, constant - errors[:, 0], constant + errors[:, 0])
         return Estimate(values - errors, values + errors, constant, constant)
