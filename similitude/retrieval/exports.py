@@ -18,6 +18,8 @@ from .hits import Progress
 if TYPE_CHECKING:
     from .index import TverskyIndex
 
+__all__ = ["Exported"]
+
 DENSE, SPARSE = (".npy", ".parquet", ".jsonl"), (".npz", ".parquet", ".jsonl")
 
 Part = tuple[list[Any], np.ndarray]

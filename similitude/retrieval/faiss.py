@@ -21,6 +21,8 @@ from .saved import NoIndex, bank_digest
 if TYPE_CHECKING:
     from .index import TverskyIndex
 
+__all__ = ["FaissIndex"]
+
 KINDS = ("ivf", "hnsw")
 CODES, ABOUT = "codes.faiss", "faiss.json"
 # Below this a search of all documents takes well under a millisecond, and there is too little to learn clusters from.

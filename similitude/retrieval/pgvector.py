@@ -25,6 +25,8 @@ from .saved import bank_digest
 if TYPE_CHECKING:
     from .index import TverskyIndex
 
+__all__ = ["PgTable"]
+
 KINDS = ("vector", "halfvec", "sparsevec")
 # Numbers of a code that an index of pgvector takes; of sparse ones those that are not 0.
 WIDEST = {"vector": 2000, "halfvec": 4000, "sparsevec": 1000}
@@ -75,6 +77,7 @@ class PgTable:
         self.close()
 
     def close(self) -> None:
+        """Closes the connection; as a context manager a table does so itself."""
         self.connection.close()
 
     def __len__(self) -> int:
