@@ -85,6 +85,15 @@ def test_the_index_leads_to_every_page():
     assert every == below | listed(index)
 
 
+def test_guides_have_one_order():
+    """In the table of the index and at the side of the site."""
+    text = (DOCS / "index.md").read_text()
+    table = re.findall(r"^\| \[[^\]]*\]\((guides/[\w-]+)\.md\)", text.partition("## Guides")[2], flags=re.MULTILINE)
+    side = re.findall(r"guides/[\w-]+", text.partition(":caption: Guides")[2].partition("```")[0])
+    assert len(side) > 10
+    assert table == side
+
+
 @pytest.mark.parametrize("folder", ["similitude", "tests", "benchmarks", "examples", "docs/figures"])
 def test_pages_that_code_names_are_there(folder):
     lost = {}
