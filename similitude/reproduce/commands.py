@@ -68,6 +68,8 @@ def sentences(missing: str, stopped: str, *errors: type[Exception], extra: str =
         how = f"pip install 'similitude[{extra}]'" if extra else advice(error.name or "")
         fail(f"{missing.format(error.name)}: {how}")
     except errors as error:
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fail(f"cannot open {error.filename}: {error.strerror}.")
         fail(str(error))
     except (MemoryError, RuntimeError) as error:
         from .record import too_little_memory

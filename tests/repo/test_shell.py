@@ -118,3 +118,9 @@ def test_the_smallest_extra_that_brings_a_library_is_named():
     assert {library: extra_of(library) for library in wanted} == wanted
     assert advice("onnx") == "pip install 'similitude[onnx]'"
     assert advice("nosuch") == "pip install nosuch"
+
+
+def test_a_file_that_is_not_there_is_named():
+    pytest.importorskip("sklearn")
+    found = invoke("fit", "nowhere.csv", "--kind", "confusions", "--out", "report")
+    assert (found.exit_code, found.stderr) == (1, "cannot open nowhere.csv: No such file or directory.\n")
