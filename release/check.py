@@ -141,7 +141,7 @@ COMMANDS = [
     "gallery runs/mnist --out gallery",
     "fields words.txt 'w1 & w2 - w3'",
     "explore words.txt --out words.html",
-    "fit said.csv --kind similarities --restarts 1 --steps 5 --bootstrap 0 --out report",
+    "fit said.csv --kind similarities --restarts 1 --steps 5 --bootstrap 2 --out report",
 ]
 
 
