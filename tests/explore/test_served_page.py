@@ -198,7 +198,7 @@ def test_a_drawing_becomes_a_feature_and_the_preview_says_what_it_costs(served, 
         page.wait_for_selector("#preview:enabled")
         x, y = digits()
         wrong = ((session.model(x).argmax(-1) != y) & (y == 7)).sum().item()
-        assert f"Answered wrongly now: {wrong} of {(y == 7).sum()}" in page.locator("#edit").inner_text()
+        page.locator("#edit").get_by_text(f"Answered wrongly now: {wrong} of {(y == 7).sum()} ").wait_for()
         page.locator("#factor").select_option("1.5")
         page.locator("#add").click()
         page.locator("#add").click()
