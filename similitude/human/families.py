@@ -78,6 +78,8 @@ class Family:
     l2: tuple[float, ...] = (3e-4,)
     # What is measured of the objects is given, so that S of an object that nobody judged is known.
     given: bool = field(default=False)
+    # Factor of the learning rate, for parameters that end far from where they start.
+    rate: float = 1.0
 
     def parameters(self, objects: int) -> int:
         """How many numbers one fit learns."""
@@ -101,7 +103,7 @@ def with_bias(family: Family, bias: str) -> Family:
         return family.score(p, pairs) + (pairs.of_first(r) + pairs.of_second(s)).squeeze(-1)
 
     name = f"{family.name} + {'one bias' if bias == 'object' else 'row and column bias'}"
-    return Family(name, start, score, family.l2, family.given)
+    return Family(name, start, score, family.l2, family.given, family.rate)
 
 
 # Tversky's model, with objects and features learned, or features learned directly; given.py has the given ones.

@@ -201,6 +201,7 @@ def fit(
     p = {name: t.requires_grad_() for name, t in (family.start(make) | link_start(told, make)).items()}
     T, V = T / (T * told.weight).sum(1, keepdim=True), V / (V * told.weight).sum(1, keepdim=True)
     decay = torch.tensor(decays).repeat_interleave(restarts).repeat(folds)
+    lr = lr * family.rate
     optimizer = torch.optim.Adam(list(p.values()), lr=lr)
     # A rise that ends at step 0 is a division by zero there, as a tenth of 10 steps would.
     rise = 0.1 if steps > 10 else 0.05

@@ -68,7 +68,7 @@ def alike(X: Tensor, by: str = "cosine", *, l2: tuple[float, ...] = (1e-5, 1e-4,
         apart = (first - second).abs() if by == "city block" else (first - second).square()
         return each(p["c"], pairs) - torch.einsum("...j,rj->r...", apart, w)
 
-    return Family(f"given features, weighted {by}", start, score, l2, given=True)
+    return Family(f"given features, weighted {by}", start, score, l2, given=True, rate=6.0)
 
 
 def weights_of(p: Params, v: str, scale: str) -> Tensor:
