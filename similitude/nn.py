@@ -40,13 +40,11 @@ class TverskySimilarity(Contrast):
         dim: Width D of the objects.
         num_features: K, for a feature bank of its own.
         features: A FeatureBank to share instead.
-        alpha, beta, theta: Starting weights of f(A−B), f(B−A), f(A∩B), at either level; by default those of ``init``.
-        learnable: Which of the three train: True, False, or their names.
-        parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
-            ``plain`` values as in the paper.
-        intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
-        init: "calibrated" (docs/initialisation/using.md), "unit", or the paper's "uniform", "normal", "orthogonal".
-        presence, hold: As in ``FeatureBank``: what share of objects each feature of a bank of its own belongs to.
+        alpha: Starting weight of what ``a`` has and ``b`` lacks, f(A−B); by default that of ``init``.
+        beta: Starting weight of what ``b`` has and ``a`` lacks, f(B−A).
+        theta: Starting weight of what both have, f(A∩B).
+        learnable, parametrization, init, presence, hold: As in ``TverskyProjection``.
+        intersection, difference, level, model, normalize, backend, leak: As in ``TverskyProjection``.
         device, dtype: Those of the parameters; by default the shared bank's.
 
     Example:
@@ -117,7 +115,7 @@ class TverskySimilarity(Contrast):
             return F.tversky_projection(a, b, weight, *self.contrast(), *self.form)
         checks.check_all_pairs(a, b, weight)
         # Both sides carry the constant, and normalising must not see it.
-        a, b = (vectors.longer(_compared(x, self.form)) for x in (a, b))
+        a, b = (vectors.longer(vectors.compared(x, self.form)) for x in (a, b))
         bank = torch.cat([weight, -threshold[:, None]], 1)
         return F.tversky_projection(a, b, bank, *self.contrast(), *self.form._replace(normalize=False))
 
@@ -129,7 +127,7 @@ class TverskySimilarity(Contrast):
         for name, x in (("a", a), ("b", b)):
             checks.check_vectors(name, x)
             checks.check_width(name, x, bank_of(bank).weight)
-        return cut(bank, torch.cat([_compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
+        return cut(bank, torch.cat([vectors.compared(x, self.form).reshape(-1, x.shape[-1]) for x in (a, b)]))
 
     def explain(
         self,
@@ -166,18 +164,26 @@ class TverskyProjection(Contrast):
         features: A FeatureBank to share instead.
         prototypes: A parameter ``[P, D]`` to tie to, such as an embedding's weight; by default the layer makes its own.
         bias: Whether to add a learned number to each output; the paper does not.
-        scale: Starting value, such as 4, of a learned factor of the ratio model's similarities. They lie in [0, 1]: as
-            logits they train with a scale and a bias. The contrast model has θ.
-        alpha, beta, theta: Starting weights of f(A−B), f(B−A), f(A∩B), at either level; by default those of ``init``.
+        scale: Starting value, such as 4, of a learned factor of the ratio model's similarities, which lie in [0, 1].
+        alpha: Starting weight of what the input has and the prototype lacks, f(A−B); by default that of ``init``.
+        beta: Starting weight of what the prototype has and the input lacks, f(B−A).
+        theta: Starting weight of what both have, f(A∩B).
         learnable: Which of the three train: True, False, or their names.
         parametrization: How they are parametrised: a ``gain`` on their starting value, the ``log`` of that gain, or
             ``plain`` values as in the paper.
-        intersection, difference, level, model, normalize, backend, leak: As in ``functional.tversky_similarity``.
-        init: "calibrated" (docs/initialisation/using.md), "unit", or the paper's "uniform", "normal", "orthogonal".
+        intersection: Ψ, what a shared feature counts: "product", "min", "max", "mean", "gmean" or "softmin".
+        difference: Features that the other lacks, "ignorematch", or also the excess in shared ones, "subtractmatch".
+        level: Whether Ψ and the excess are taken of each "feature", or of sums over shared features, "set".
+        model: Tversky's "contrast" model, Eq. 1, or his "ratio" model, whose similarities lie in [0, 1].
+        normalize: Whether inputs and prototypes are scaled to length 1 first.
+        backend: Which code may run: "auto", "reference" (the equations), "torch" or "triton".
+        leak: Share of the gradient that reaches features an object lacks, 0 in the paper; outputs do not change.
+        init: "calibrated" (outputs as large as nn.Linear's), "unit", or the paper's "uniform", "normal", "orthogonal".
         spread: Standard deviation of the outputs at a calibrated start; by default a fifth above nn.Linear's.
         alpha_share: Share of the common part that α's difference balances at a calibrated start, above 0 and up to 1;
             β's balances the rest.
-        presence, hold: As in ``FeatureBank``: what share of inputs each feature of a bank of its own belongs to.
+        presence: Fraction of inputs that have a feature; it gives each feature a threshold. By default there is none.
+        hold: Whether thresholds follow the training data, as in ``FeatureBank``.
         device, dtype: Those of the parameters; by default those of what is shared or tied.
 
     Example:
@@ -349,7 +355,7 @@ class TverskyProjection(Contrast):
         checks.check_all_pairs(x, self.prototypes, bank_of(bank).weight)
         if x.requires_grad and self.bias is None:
             warn_of_no_bias(self)
-        return cut(bank, _compared(x, self.form))
+        return cut(bank, vectors.compared(x, self.form))
 
     def train(self, mode: bool = True) -> TverskyProjection:
         self._kept = None
@@ -430,7 +436,7 @@ class TverskyProjection(Contrast):
         if x.dim() < 2 or x.numel() < 2 * x.shape[-1]:
             raise ValueError(f"x must be two inputs or more, [..., D]; got shape {list(x.shape)}.")
         with without_autocast(x.device.type):
-            return vectors.unexplained(_compared(x, self.form), *self.features.cut())
+            return vectors.unexplained(vectors.compared(x, self.form), *self.features.cut())
 
     def prune(self, data: Tensor | Iterable[Any], through: Through | None = None, fold: bool = False) -> Pruned:
         """Removes features that no object in the data has, without changing outputs there; see ``bank.prune``."""
@@ -442,8 +448,3 @@ class TverskyProjection(Contrast):
         bias = "" if self.bias is None else ", bias=True"
         bias += "" if self.starting_scale is None else f", scale={self.starting_scale:g}"
         return f"{shape}{tied}{bias}, {self.form.described()}{shown(self)}"
-
-
-def _compared(x: Tensor, form: Form) -> Tensor:
-    """Objects as they are compared: of length 1, if the form says so."""
-    return nn.functional.normalize(x, dim=-1) if form.normalize else x

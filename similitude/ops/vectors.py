@@ -146,6 +146,11 @@ def plan_of(
     return plan(form, N, P, K, dtype, x.device.type, batched, eager=looks, thresholds=threshold is not None)
 
 
+def compared(objects: Tensor, form: Form) -> Tensor:
+    """Objects as they are compared: of length 1, if the form says so."""
+    return torch.nn.functional.normalize(objects, dim=-1) if form.normalize else objects
+
+
 def measures(objects: Tensor, features: Tensor, normalize: bool, threshold: Tensor | None = None) -> Tensor:
     """x · f_k − t_k of every object and feature: ``[..., D]``, ``[K, D]``, ``[K]`` -> ``[..., K]``."""
     if normalize:
