@@ -394,12 +394,15 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
     own = next((row.runs for row in by_row(runs) if (row.recipe, row.name) == ("paper", "")), [])
     if not own:
         return [Claim(says, OPEN, "–", "not run") for says in (edited, salient)]
-    repaired, plain = ([run["result"]["edits"][name]["repaired"] or 0.0 for run in own] for name in (EDITS[2], CONTROL))
+    strokes, sevens, plain = (
+        [run["result"]["edits"][name]["repaired"] or 0.0 for run in own] for name in (*EDITS[1:], CONTROL)
+    )
     typical = [run["result"]["form"]["typicality"][1] or 0.0 for run in own]
     range_of = lambda values, form: f"{min(values):{form}} to {max(values):{form}}"  # noqa: E731
-    ours = f"{range_of(repaired, '.0%')} of the errors repaired, {range_of(plain, '.0%')} by the control"
+    ours = f"{range_of(strokes, '.0%')} of the errors repaired, {range_of(plain, '.0%')} by the control; "
+    ours += f"{range_of(sevens, '.0%')} with crossed sevens as features"
     return [
-        Claim(edited, HOLDS if all(a > b for a, b in zip(repaired, plain)) else FAILS, "–", ours),
+        Claim(edited, HOLDS if all(a > b for a, b in zip(strokes, plain)) else FAILS, "–", ours),
         Claim(salient, HOLDS if min(typical) > 0 else FAILS, "–", range_of(typical, "+.2f")),
     ]
 
