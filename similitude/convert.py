@@ -251,6 +251,8 @@ def _no_match(pattern: Pattern, names: Mapping[nn.Module, list[str]]) -> str:
         kinds = Counter(type(module).__name__ for module in names if not list(module.children())).most_common(6)
         return f"no layer is of class {pattern.__name__}; the model has {', '.join(kind for kind, _ in kinds)}."
     every = [name for several in names.values() for name in several if name]
+    if not every:
+        return f"no layer matches {_shown(pattern)}: the model is one layer; give nn.Sequential(model) and '0'."
     near = _nearest(pattern if isinstance(pattern, str) else pattern.pattern, every)
     return f"no layer matches {_shown(pattern)}; nearest names: {', '.join(near[:3])}."
 

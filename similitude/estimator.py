@@ -259,8 +259,7 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             X: Rows, ``(n, columns)``, or one row, ``(columns,)``; in a Pipeline those that its other steps return.
             label: The class to explain, by default the predicted one.
             top: Number of features that are printed.
-            feature_names: A name for each feature. By default a feature is named by the two columns that weigh most in
-                it, if X had column names at ``fit``.
+            feature_names: A name for each feature; by default those of ``feature_names()``.
         """
         check_is_fitted(self)
         if (hasattr(X, "columns") or hasattr(X, "to_frame")) and not hasattr(self, "feature_names_in_"):
@@ -277,13 +276,16 @@ class TverskyClassifier(ClassifierMixin, BaseEstimator):
             if not len(matches):
                 raise ValueError(f"label must be one of the classes {self.classes_}; got {label!r}.")
             prototype = int(matches[0])
-        names, columns = feature_names, getattr(self, "feature_names_in_", None)
-        if names is None and columns is not None and not self.layer_.features.names:
-            names = tabular.by_columns(self._directions(), columns)
+        names = self.feature_names() if feature_names is None else feature_names
         classes = [str(c) for c in self.classes_]
         model = nn.Sequential(self.layer_, self.pooling_)
         found = [explain(model, x, prototype, top, names, classes) for x in self.objects(X)]
         return found[0] if one else found
+
+    def feature_names(self) -> list[str] | None:
+        """Each feature by the two columns that weigh most in it; None without names of columns or if one has a name."""
+        given = getattr(self, "feature_names_in_", None)
+        return None if given is None or self.layer_.features.names else tabular.by_columns(self._directions(), given)
 
     def usage(self, X: Any) -> Usage:
         """How many of the rows have each feature, and which features are dead or duplicates; see bank.usage."""

@@ -17,7 +17,7 @@ from ._text import as_html, columns
 from .checks import check_vectors
 from .ops.modes import wide
 from .pooling import ClassPooling
-from .reach import class_names, comparison, evaluating, one, pooling, projection, seen
+from .reach import class_names, comparison, evaluating, naming, one, pooling, projection, seen
 from .shares import (
     Names,
     by_origin,
@@ -161,7 +161,7 @@ def explain(
         prototype_names: names of all P prototypes, or classes; by default a classifier's.
         layer: name of the layer where the model has several.
     """
-    return _explanation(*_given(model, x, layer, prototype_names), prototype, top, feature_names)
+    return _explanation(*_given(model, x, layer, prototype_names), prototype, top, naming(model, feature_names))
 
 
 def _given(model: Any, x: Any, layer: str | None, names: Sequence[str] | None) -> tuple[Any, ClassPooling, Tensor, Any]:
@@ -270,7 +270,7 @@ def pair(
     a, b = measures(found, torch.stack([a, b]))
     parts, back = shares_of(found, a, b), shares_of(found, b, a)
     forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
-    return Pair(forth, reverse, *parts, a, b, top, names, names_of(found, feature_names))
+    return Pair(forth, reverse, *parts, a, b, top, names, names_of(found, naming(model, feature_names)))
 
 
 @dataclass(frozen=True)
@@ -355,7 +355,7 @@ def decision(
     second = next(p for p in order if p != first) if other is None else other
     if first == second:
         raise ValueError(f"chosen and other must be two classes; got {first} twice.")
-    mine, theirs = (_explanation(found, pool, x, names, p, top, feature_names) for p in (first, second))
+    mine, theirs = (_explanation(found, pool, x, names, p, top, naming(model, feature_names)) for p in (first, second))
     difference, bias, others = (getattr(mine, n) - getattr(theirs, n) for n in ("similarity", "bias", "others"))
     return Decision(first, second, difference, bias, mine.shares() - theirs.shares(), mine, theirs, top, others)
 

@@ -6,6 +6,7 @@ docs/initialisation/using.md derives them.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -290,6 +291,9 @@ def init_from_data(
     framed = round(mixed * bank.num_features)
     if start in FROM_DATA:
         own = bank.num_features - framed
+        if len(objects) < own:
+            few = f"{len(objects)} inputs are too few for {own} features, some of which repeat"
+            warnings.warn(f"{few}: give several times as many, or make fewer features.", stacklevel=3)
         if whiten is None and labels is None:
             found = _directions(compared, own, progress)
         else:

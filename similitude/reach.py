@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ def one(model: Any, x: Any, layer: str | None = None, name: str = "x") -> Tensor
     if len(vectors) != 1:
         raise ValueError(
             f"{name} must be one input that reaches the layer as one vector; got {len(vectors)} vectors: take one of "
-            "layer, vectors = similitude.reach.seen(model, inputs), and the layer."
+            "layer, vectors = similitude.interpret.salience.seen(model, inputs), and the layer."
         )
     return vectors[0]
 
@@ -130,6 +130,11 @@ def class_names(model: Any) -> list[str] | None:
     """Names of a fitted classifier's classes."""
     classes = getattr(model, "classes_", None)
     return None if classes is None else list(map(str, classes))
+
+
+def naming(model: Any, given: Sequence[str] | None) -> Sequence[str] | None:
+    """The names given, or those that a fitted classifier's features have by its columns."""
+    return given if given is not None or isinstance(model, nn.Module) else _fitted(model).feature_names()
 
 
 def pooling(model: Any) -> ClassPooling:

@@ -68,6 +68,22 @@ def test_a_classifier_is_explained_for_a_row_and_names_its_classes(classifier, t
     assert explain(classifier, X[0]).similarity == classifier.explain(X[0]).similarity
 
 
+def test_features_of_a_classifier_have_the_names_of_its_columns_in_every_explanation(table):
+    pd = pytest.importorskip("pandas")
+    X, y = table
+    frame = pd.DataFrame(X, columns=[f"column {j}" for j in range(X.shape[1])])
+    classifier = TverskyClassifier(num_features=8, max_iter=5, random_state=0).fit(frame, y)
+    names = classifier.feature_names()
+    assert all("column" in name for name in names)
+    row, other = frame.iloc[[0]], frame.iloc[[1]]
+    for found in (explain(classifier, row), decision(classifier, row).for_chosen, pair(classifier, row, other)):
+        assert found.feature_names == names
+    assert explain(classifier, row, feature_names=list("abcdefgh")).feature_names == list("abcdefgh")
+    classifier.layer_.features.name("odd", feature=2)
+    assert classifier.feature_names() is None
+    assert decision(classifier, row).for_chosen.feature_names == {2: "odd"}
+
+
 def test_a_pipeline_is_explained_for_rows_as_they_come(pipeline, table):
     X, _ = table
     last, rows = pipeline[-1], pipeline[:-1].transform(X)

@@ -486,6 +486,11 @@ MESSAGES = {
         ValueError,
         "no layer matches 'bloc.*'; nearest names: block.0, block.1, block.",
     ),
+    "a model that is a layer itself": (
+        lambda m: convert(nn.Linear(3, 2), "head", num_features=3),
+        ValueError,
+        "no layer matches 'head': the model is one layer; give nn.Sequential(model) and '0'.",
+    ),
     "a name without its beginning": (
         lambda m: convert(m, "out_proj", num_features=3),
         ValueError,

@@ -768,3 +768,12 @@ def test_names_that_no_direction_can_have_are_refused():
     bank.name("odd", feature=3)
     bank.unname("odd")
     assert bank.names == {}
+
+
+def test_a_start_from_fewer_inputs_than_features_warns():
+    layer = TverskyProjection(8, 3, 16, presence=0.1, bias=True)
+    with pytest.warns(UserWarning, match="15 inputs are too few for 16 features, some of which repeat"):
+        init_from_data(layer, torch.randn(15, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        init_from_data(layer, torch.randn(16, 8))
