@@ -20,6 +20,8 @@ from .page import check_place, whole_page
 
 # Height of the frame in a notebook, in pixels.
 HEIGHT = 800
+# What a page may do in that frame.
+SANDBOX = "allow-scripts allow-forms allow-downloads"
 
 
 class Page:
@@ -45,9 +47,10 @@ class Page:
         return f"Page({self.content.about['title']!r}, {len(self.html) / 2**20:.1f} MiB; .save('page.html') writes it)"
 
     def _repr_html_(self) -> str:
-        # The frame has an origin of its own, so that the page cannot touch the notebook.
+        # The frame has an origin of its own, so that the page cannot touch the notebook. Its forms are answered by its
+        # script, since the page's policy lets none be sent; names are saved as a download.
         style = f"width:100%;height:{HEIGHT}px;border:0"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
+        return f'<iframe sandbox="{SANDBOX}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
 def explore(

@@ -2,7 +2,7 @@
 
 import { descending } from "./arithmetic.js";
 import { byDecile, className, effectOn, featureName, havingFeature, hintOf, renameFeature } from "./model.js";
-import { barList, card, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
+import { barList, card, download, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
 
 const ORDERS = {
   number: (model) => Array.from({ length: model.K }, (_, k) => k),
@@ -34,9 +34,18 @@ export function features(model) {
   return [
     h("h1", {}, "Features"),
     h("p", { class: "lead" }, "What the layer sees in its inputs. Open one to look at the examples that have it, and to give it a name."),
-    h("div", { class: "row" }, h("span", { class: "field grow" }, h("label", { for: "search" }, "Find"), search), h("span", { class: "field" }, h("label", { for: "order" }, "Order by"), order)),
+    h("div", { class: "row" }, h("span", { class: "field grow" }, h("label", { for: "search" }, "Find"), search), h("span", { class: "field" }, h("label", { for: "order" }, "Order by"), order), namesButton(model)),
     count, place,
   ];
+}
+
+// The names that features have, as a file that Python reads.
+function namesButton(model) {
+  if (!Object.keys(model.renamed).length) return null;
+  return h("button", { id: "names", onclick: () => {
+    download(new Blob([`${JSON.stringify(model.renamed, null, 2)}\n`], { type: "application/json" }), "names.json");
+    say("The names are saved as names.json, among your downloads.");
+  } }, "Save the names");
 }
 
 function featureCard(model, k) {

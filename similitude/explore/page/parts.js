@@ -34,6 +34,11 @@ export function say(text) {
   say.timer = setTimeout(() => { document.getElementById("status").textContent = ""; }, 5000);
 }
 
+// A file of the page's own that the browser saves.
+export function download(blob, name) {
+  h("a", { href: URL.createObjectURL(blob), download: name }).click();
+}
+
 export const card = (heading, ...children) => h("section", { class: "card" }, heading ? h("h2", {}, heading) : null, ...children);
 export const wideCard = (heading, ...children) => h("section", { class: "card wide" }, heading ? h("h2", {}, heading) : null, ...children);
 
