@@ -16,6 +16,7 @@ from ..interpret.legibility import legibility
 from ..interpret.sets import Universe
 from .beside import beside as placed
 from .content import LAYER, WORDS, Content, content, content_of_words
+from .labels import warn_of_order
 from .page import check_place, whole_page
 
 # Height of the frame in a notebook, in pixels.
@@ -73,7 +74,8 @@ def explore(
     Args:
         model: what has a TverskyProjection, as in ``Universe.of``; or a Universe, which needs no inputs.
         inputs: the data set, N inputs of the model. **The page holds them**: give it to no one who may not see them.
-        labels: index of the right prototype of each input, ``[N]``.
+        labels: index of the right prototype of each input, or name of its class, ``[N]``. Whole numbers are indices,
+            also where a classifier's classes are texts: places among its sorted classes.
         names: name of each input; by default its number.
         out: an .html file that the page is written to.
         classes: name of each prototype; by default a classifier's classes.
@@ -91,11 +93,14 @@ def explore(
     elif inputs is None:
         raise ValueError("the page shows the layer on a data set: give inputs.")
     else:
-        shown = partial(content, inputs=inputs, labels=labels, names=names, classes=classes, images=images, layer=layer)
+        given = {"labels": labels, "names": names, "classes": classes, "images": images}
+        shown = partial(content, inputs=inputs, layer=layer, **given)
         report = None
         if attributes is not None:
             report = legibility(model, inputs, attributes, classes=labels, layer=layer)
         made = shown(model, title=title or LAYER, report=report)
+        if labels is not None:
+            warn_of_order(made.about["accuracy"], made.about["most_frequent"])
         if beside is not None:
             made = placed(made, shown(beside, title="the other model"))
     page = Page(made, note)

@@ -27,9 +27,13 @@ SCREENS = [
 ]
 SCREENS += ["sets", "sets/1%20%26%202", "sets/1%20%26", "compare", "edit", "nothing"]
 
-pytestmark = pytest.mark.skipif(
-    not AXE.exists(), reason="there is no axe-core: npm install --no-save axe-core, or give axe.min.js as AXE"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not AXE.exists(), reason="there is no axe-core: npm install --no-save axe-core, or give axe.min.js as AXE"
+    ),
+    # The layer is not trained.
+    pytest.mark.filterwarnings("ignore:the layer is right on"),
+]
 
 
 @pytest.fixture(scope="module")

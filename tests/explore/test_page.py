@@ -15,6 +15,9 @@ from similitude.explore.page import whole_page
 from similitude.interpret.graph import field_graph
 from similitude.interpret.legibility import legibility
 
+# The converted model is not trained.
+pytestmark = pytest.mark.filterwarnings("ignore:the layer is right on")
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
