@@ -62,6 +62,7 @@ def explore(
     out: str | Path | None = None,
     *,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     images: Any = None,
     layer: str | None = None,
     beside: Any = None,
@@ -79,6 +80,8 @@ def explore(
         names: name of each input; by default its number.
         out: an .html file that the page is written to.
         classes: name of each prototype; by default a classifier's classes.
+        columns: names of the inputs' columns, where inputs are a table; by default a data frame's, or those that a
+            classifier was fitted with. The page then shows values, and the columns that go with each feature.
         images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``; by default the inputs, if they are
             images.
         layer: name of the layer where the model has several.
@@ -93,7 +96,7 @@ def explore(
     elif inputs is None:
         raise ValueError("the page shows the layer on a data set: give inputs.")
     else:
-        given = {"labels": labels, "names": names, "classes": classes, "images": images}
+        given = {"labels": labels, "names": names, "classes": classes, "columns": columns, "images": images}
         shown = partial(content, inputs=inputs, layer=layer, **given)
         report = None
         if attributes is not None:

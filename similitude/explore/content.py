@@ -22,6 +22,7 @@ from ..shares import measures
 from ..usage import Counts, Usage, earlier
 from .labels import indices_of, most_frequent
 from .pictures import Sprite, of_images, of_parameters, of_weights
+from .table import of_table
 
 # Titles of pages that are given none.
 LAYER, WORDS = "A Tversky layer", "Words as sets of features"
@@ -64,6 +65,7 @@ def content(
     names: Sequence[str] | None = None,
     *,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     images: Tensor | None = None,
     layer: str | None = None,
     title: str = LAYER,
@@ -82,6 +84,7 @@ def content(
         labels: index of the right prototype of each input, or name of its class, ``[N]``.
         names: name of each input; by default its number.
         classes: name of each prototype; by default a classifier's classes.
+        columns: names of the inputs' columns, where inputs are a table; by default a data frame's.
         images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``, 0 to 1; by default the inputs, if they
             are images.
         layer: name of the layer where the model has several.
@@ -132,6 +135,7 @@ def content(
         # What the layer answers, not what rounded measures would.
         "answers": outputs[:H].argmax(-1).cpu().numpy().astype(np.int32),
         **_of_bank(found.features, vectors, found.normalize, about, progress),
+        **of_table(model, inputs, columns, found, vectors, H, about),
     }
     if right is not None:
         arrays["labels"] = right[:H].numpy().astype(np.int32)

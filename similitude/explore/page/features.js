@@ -1,6 +1,7 @@
 // Features: a grid of all of them, and a page for each.
 
 import { descending } from "./arithmetic.js";
+import { columnsCard } from "./columns.js";
 import { byDecile, className, effectOn, featureName, havingFeature, hintOf, renameFeature } from "./model.js";
 import { barList, card, download, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
 
@@ -72,6 +73,7 @@ export function feature(model, k) {
       card("Measures", histogram(column, { line: 0, label: `Measures of ${column.length} examples, from ${plain(Math.min(...column), 2)} to ${plain(Math.max(...column), 2)}; ${having.length} are above 0.` }),
         h("p", { class: "soft" }, "To the right of the line an example has the feature.")),
       nearest(model, k),
+      columnsCard(model, k),
       wideCard("Examples that have it most", examples),
       having.length > TOP ? wideCard("One of each tenth of those that have it", strip(byDecile(having).map((i) => exampleTile(model, i, { caption: plain(column[i], 2) })))) : null,
       model.P ? wideCard("What it says about each prototype", effects(model, k)) : null),

@@ -85,7 +85,7 @@ export function featureLink(model, k, side = 26) {
   const picture = thumb(model.sprites.feature, k, side, "");
   picture?.setAttribute("aria-hidden", "true");
   const hint = hintOf(model, k, 2);
-  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k)), hint ? h("span", { class: "soft hinted" }, hint) : null];
+  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k)), hint ? h("span", { class: "soft hinted", title: hint }, hint) : null];
 }
 
 export function prototypeLink(model, p, side = 26) {
