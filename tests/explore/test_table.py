@@ -18,6 +18,12 @@ from similitude.explore.table import COLUMNS, STRONGEST, TEXTS
 from similitude.shares import measures
 
 EVIL = "<i>up</i>"
+# Lines of text in each of some elements.
+LINES = """elements => elements.map((element) => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  return range.getClientRects().length;
+})"""
 
 
 def layer(dim=6, **more):
@@ -213,6 +219,8 @@ def test_why_shows_the_values_that_are_farthest_from_the_mean(visit, tmp_path, s
         assert [number(text) for text in cells[::2]] == pytest.approx([x[2, j].item() for j in order], rel=1e-5)
         assert [number(text) for text in cells[1::2]] == pytest.approx([z[j].item() for j in order], abs=0.051)
         assert {"−123456.75", "2024"} <= set(cells)
+        # A number stays on one line.
+        assert set(page.locator("#values td").evaluate_all(LINES)) == {1}
         assert page.locator("main i").count() == 0
 
 
@@ -243,11 +251,15 @@ def test_a_feature_shows_its_columns_and_without_a_name_they_are_its_hint(visit,
 
 def test_values_of_a_few_columns_are_all_shown_with_gaps_empty(visit, tmp_path):
     table = frame()
+    table["colour"] = table["colour"].where(table.index != 0, "x" * 300)
     path = tmp_path / "page.html"
     text = whole_page(content(pipeline(table), table))
     assert text.count("<script") == text.count("</script>")
     path.write_text(text)
     with visit(path.as_uri()) as page:
+        go(page, "why/0")
+        looks(page)
+        assert page.evaluate("innerWidth - document.querySelector('#values').getBoundingClientRect().right") > 700
         go(page, "why/3")
         looks(page)
         assert page.locator("#values th").all_inner_texts() == list(table.columns)

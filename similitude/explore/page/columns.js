@@ -32,7 +32,7 @@ export function valuesOf(model, i) {
   const { columns } = model.about.table, all = columns.map((_, j) => j), few = columns.length <= MOST;
   const distances = all.map((j) => distanceOf(model, i, j));
   const shown = few ? all : descending(distances.map((z) => (Number.isNaN(z) ? -1 : Math.abs(z)))).slice(0, MOST);
-  const row = (j) => h("tr", {}, h("th", { scope: "row" }, columns[j]), h("td", { class: "right" }, valueOf(model, i, j)),
+  const row = (j) => h("tr", {}, h("th", { scope: "row" }, columns[j]), h("td", { class: model.about.table.texts[j] ? "right text" : "right" }, valueOf(model, i, j)),
     few ? null : h("td", { class: "right soft" }, Number.isNaN(distances[j]) ? "" : signed(distances[j], 1)));
   return [
     h("h2", {}, "Values"),
