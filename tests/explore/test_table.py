@@ -219,8 +219,9 @@ def test_why_shows_the_values_that_are_farthest_from_the_mean(visit, tmp_path, s
         assert [number(text) for text in cells[::2]] == pytest.approx([x[2, j].item() for j in order], rel=1e-5)
         assert [number(text) for text in cells[1::2]] == pytest.approx([z[j].item() for j in order], abs=0.051)
         assert {"−123456.75", "2024"} <= set(cells)
-        # A number stays on one line.
+        # A number stays on one line, and a name breaks between words.
         assert set(page.locator("#values td").evaluate_all(LINES)) == {1}
+        assert max(page.locator("#values th").evaluate_all(LINES)) <= 3
         assert page.locator("main i").count() == 0
 
 

@@ -40,7 +40,7 @@ export function why(model, i, p, over) {
   return [
     h("p", {}, link("Why", "#/why"), h("span", { class: "soft" }, ` / ${exampleName(model, i)}`)),
     h("h1", {}, other === null ? `Why ${className(model, chosen)}?` : `Why ${className(model, chosen)} and not ${className(model, other)}?`),
-    h("div", { class: "two" },
+    h("div", { class: model.data.values ? "two wider" : "two" },
       h("div", {}, exampleCard(model, i, outputs, order), offCard(model)),
       model.addsUp ? (other === null ? waterfall(model, i, chosen, order) : difference(model, i, chosen, other))
         : h("section", { class: "card" }, h("h2", {}, "Not a sum of features"), h("p", {}, `With ${model.layer.model === "ratio" ? "the ratio model" : "Ψ of sums over a set"} no feature has a share of its own. Switch features off on their pages, and the answers here move.`))),
