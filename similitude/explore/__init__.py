@@ -16,10 +16,13 @@ from ..interpret.legibility import legibility
 from ..interpret.sets import Universe
 from .beside import beside as placed
 from .content import LAYER, WORDS, Content, content, content_of_words
+from .labels import warn_of_order
 from .page import check_place, whole_page
 
 # Height of the frame in a notebook, in pixels.
 HEIGHT = 800
+# What a page may do in that frame.
+SANDBOX = "allow-scripts allow-forms allow-downloads"
 
 
 class Page:
@@ -45,9 +48,10 @@ class Page:
         return f"Page({self.content.about['title']!r}, {len(self.html) / 2**20:.1f} MiB; .save('page.html') writes it)"
 
     def _repr_html_(self) -> str:
-        # The frame has an origin of its own, so that the page cannot touch the notebook.
+        # The frame has an origin of its own, so that the page cannot touch the notebook. Its forms are answered by its
+        # script, since the page's policy lets none be sent; names are saved as a download.
         style = f"width:100%;height:{HEIGHT}px;border:0"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
+        return f'<iframe sandbox="{SANDBOX}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
 def explore(
@@ -58,6 +62,7 @@ def explore(
     out: str | Path | None = None,
     *,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     images: Any = None,
     layer: str | None = None,
     beside: Any = None,
@@ -70,10 +75,13 @@ def explore(
     Args:
         model: what has a TverskyProjection, as in ``Universe.of``; or a Universe, which needs no inputs.
         inputs: the data set, N inputs of the model. **The page holds them**: give it to no one who may not see them.
-        labels: index of the right prototype of each input, ``[N]``.
+        labels: index of the right prototype of each input, or name of its class, ``[N]``. Whole numbers are indices,
+            also where a classifier's classes are texts: places among its sorted classes.
         names: name of each input; by default its number.
         out: an .html file that the page is written to.
         classes: name of each prototype; by default a classifier's classes.
+        columns: names of the inputs' columns, where inputs are a table; by default a data frame's, or those that a
+            classifier was fitted with. The page then shows values, and the columns that go with each feature.
         images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``; by default the inputs, if they are
             images.
         layer: name of the layer where the model has several.
@@ -88,11 +96,14 @@ def explore(
     elif inputs is None:
         raise ValueError("the page shows the layer on a data set: give inputs.")
     else:
-        shown = partial(content, inputs=inputs, labels=labels, names=names, classes=classes, images=images, layer=layer)
+        given = {"labels": labels, "names": names, "classes": classes, "columns": columns, "images": images}
+        shown = partial(content, inputs=inputs, layer=layer, **given)
         report = None
         if attributes is not None:
             report = legibility(model, inputs, attributes, classes=labels, layer=layer)
         made = shown(model, title=title or LAYER, report=report)
+        if labels is not None:
+            warn_of_order(made.about["accuracy"], made.about["most_frequent"])
         if beside is not None:
             made = placed(made, shown(beside, title="the other model"))
     page = Page(made, note)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..interpret.matching import matched
 from .content import Content
+from .table import ARRAYS
 
 # Features up to which each gets a partner of its own; beyond, the one most like it, which several may share.
 MATCHED = 512
@@ -28,12 +29,15 @@ def beside(first: Content, second: Content) -> Content:
         )
     correlation = correlations(*(content.arrays["measures"][:H] for content in (first, second)))
     match = partners(correlation)
-    arrays = {**first.arrays, **{PREFIX + name: array for name, array in second.arrays.items()}}
+    # The table of both is the first one's.
+    others = {PREFIX + name: array for name, array in second.arrays.items() if name not in ARRAYS}
+    arrays = {**first.arrays, **others}
     arrays["match"] = match.astype(np.int32)
     rows = np.arange(len(match))
     arrays["likeness"] = np.where(match >= 0, correlation[rows, match], 0.0).astype(np.float32)
     sprites = {**first.sprites, **{PREFIX + name: sprite for name, sprite in second.sprites.items()}}
-    return replace(first, about={**first.about, "beside": second.about}, arrays=arrays, sprites=sprites)
+    about = {name: value for name, value in second.about.items() if name != "table"}
+    return replace(first, about={**first.about, "beside": about}, arrays=arrays, sprites=sprites)
 
 
 def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:

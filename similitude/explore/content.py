@@ -20,7 +20,9 @@ from ..ops.modes import wide
 from ..reach import class_names, evaluating, seen
 from ..shares import measures
 from ..usage import Counts, Usage, earlier
+from .labels import indices_of, most_frequent
 from .pictures import Sprite, of_images, of_parameters, of_weights
+from .table import of_table
 
 # Titles of pages that are given none.
 LAYER, WORDS = "A Tversky layer", "Words as sets of features"
@@ -59,10 +61,11 @@ class Content:
 def content(
     model: Any,
     inputs: Any,
-    labels: Sequence[int] | Tensor | None = None,
+    labels: Sequence[int] | Sequence[str] | Tensor | None = None,
     names: Sequence[str] | None = None,
     *,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     images: Tensor | None = None,
     layer: str | None = None,
     title: str = LAYER,
@@ -78,9 +81,10 @@ def content(
     Args:
         model: what has a TverskyProjection, as in ``Universe.of``.
         inputs: the data set, N inputs of the model.
-        labels: index of the right prototype of each input, ``[N]``.
+        labels: index of the right prototype of each input, or name of its class, ``[N]``.
         names: name of each input; by default its number.
         classes: name of each prototype; by default a classifier's classes.
+        columns: names of the inputs' columns, where inputs are a table; by default a data frame's.
         images: what is shown of each input, ``[N, H, W]`` or ``[N, C, H, W]``, 0 to 1; by default the inputs, if they
             are images.
         layer: name of the layer where the model has several.
@@ -94,9 +98,9 @@ def content(
     """
     found, vectors = seen(model, inputs, layer)
     N, K = len(vectors), found.features.num_features
-    labels = _labels(labels, N, found.out_features)
     names = _names("names", names, N)
     classes = _names("classes", class_names(model) if classes is None else classes, found.out_features)
+    right = None if labels is None else indices_of(labels, classes, N, found.out_features)
     if found.out_features * K > PROTOTYPES:
         raise ValueError(
             f"a page holds prototypes with {PROTOTYPES:,} measures in all; these are {found.out_features:,} of {K:,}: "
@@ -131,10 +135,11 @@ def content(
         # What the layer answers, not what rounded measures would.
         "answers": outputs[:H].argmax(-1).cpu().numpy().astype(np.int32),
         **_of_bank(found.features, vectors, found.normalize, about, progress),
+        **of_table(model, inputs, columns, found, vectors, H, about),
     }
-    if labels is not None:
-        arrays["labels"] = labels[:H].numpy().astype(np.int32)
-        _score(outputs.argmax(-1).cpu(), labels, about, arrays)
+    if right is not None:
+        arrays["labels"] = right[:H].numpy().astype(np.int32)
+        _score(outputs.argmax(-1).cpu(), right, about, arrays)
     images = _images(inputs, N) if images is None else images
     if isinstance(getattr(model, "features", None), Tensor):
         about["signed"] = bool((model.features < 0).any())
@@ -283,9 +288,9 @@ def nearest(weight: Tensor, progress: Progress) -> tuple[Tensor, Tensor, list[tu
 
 
 def _score(answers: Tensor, labels: Tensor, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Accuracy over all objects, and how often each prototype is answered for each label, ``[P, P]``."""
+    """Accuracy over all objects, that of one answer for all, and how often each label has which answer, ``[P, P]``."""
     P = about["layer"]["num_prototypes"]
-    about["accuracy"] = (answers == labels).double().mean().item()
+    about["accuracy"], about["most_frequent"] = (answers == labels).double().mean().item(), most_frequent(labels)
     if P <= 1000:
         arrays["confusion"] = (
             torch.bincount(labels * P + answers, minlength=P * P).reshape(P, P).numpy().astype(np.int32)
@@ -314,19 +319,6 @@ def _images(inputs: Any, N: int) -> Tensor | None:
     if not isinstance(inputs, Tensor) or len(inputs) != N:
         return None
     return inputs if inputs.dim() == 4 and inputs.shape[1] in (1, 3) else None
-
-
-def _labels(labels: Any, N: int, P: int) -> Tensor | None:
-    if labels is None:
-        return None
-    found = torch.as_tensor(labels).long().cpu()
-    if found.shape != (N,):
-        raise ValueError(f"labels must be [{N}], one for each input; got shape {list(found.shape)}.")
-    if N and not 0 <= int(found.min()) <= int(found.max()) < P:
-        raise ValueError(
-            f"labels must be indices of prototypes, from 0 to {P - 1}; got {int(found.min())} to {int(found.max())}."
-        )
-    return found
 
 
 def _names(kind: str, names: Sequence[str] | None, size: int) -> list[str] | None:

@@ -1,5 +1,6 @@
 """The page in a real browser, as a file: every screen, by mouse and keyboard; its numbers are Python's."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from similitude.explore.content import content
 from similitude.explore.page import whole_page
 from similitude.interpret.graph import field_graph
 from similitude.interpret.legibility import legibility
+
+# The converted model is not trained.
+pytestmark = pytest.mark.filterwarnings("ignore:the layer is right on")
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +275,36 @@ def test_a_name_given_in_a_file_is_kept_by_the_browser(pages, visit):
         page.locator("#name").fill("<b>stroke</b>")
         page.keyboard.press("Enter")
         page.wait_for_selector("#status:text('already')")
+
+
+def test_names_are_saved_as_a_file_that_python_reads(visit, tmp_path):
+    x, y = digits()
+    model = network(x, y)
+    explore(model, x, y, title="Names", out=tmp_path / "page.html")
+    # A notebook's frame has no storage; it may answer forms, and save.
+    around = tmp_path / "notebook.html"
+    around.write_text(f"<!doctype html><html data-ready='yes'>{explore(model, x, y)._repr_html_()}")
+    own = ("file:", "blob:", "data:", "about:")
+    for address in (tmp_path / "page.html").as_uri(), around.as_uri():
+        with visit(address, own=own) as page:
+            shown = page if address != around.as_uri() else page.frame_locator("iframe")
+            shown.get_by_role("link", name="Features", exact=True).click()
+            shown.locator(".feature").first.wait_for()
+            assert shown.get_by_role("button", name="Save the names").count() == 0
+            for k, name in ((2, "<b>loop</b>"), (11, 'été " &')):
+                shown.locator(".feature .name").get_by_text(f"feature {k}", exact=True).click()
+                shown.locator("#name").fill(name)
+                shown.get_by_role("button", name="Save the name").click()
+                shown.locator("h1").get_by_text(name).wait_for()
+                shown.get_by_role("link", name="Features", exact=True).first.click()
+            with page.expect_download() as download:
+                shown.get_by_role("button", name="Save the names").click()
+            assert download.value.suggested_filename == "names.json"
+            download.value.save_as(tmp_path / "names.json")
+        bank = TverskyProjection(784, 10, 12).features
+        for k, name in json.loads((tmp_path / "names.json").read_text()).items():
+            bank.name(name, feature=int(k))
+        assert bank.names == {2: "<b>loop</b>", 11: 'été " &'}
 
 
 def test_a_notebook_shows_the_page_in_a_frame(visit, tmp_path):

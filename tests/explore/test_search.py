@@ -38,6 +38,7 @@ def shown(page):
     return list(zip(names, map(number, page.locator(".hit .value").all_inner_texts()), strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:the layer is right on")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", ["digits", "converted"])
 def test_hits_in_a_file_are_ranked_by_the_similarity_of_python(name, reverse, visit, tmp_path):

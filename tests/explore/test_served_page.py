@@ -1,5 +1,7 @@
 """The page of a server in a real browser: every screen, names, edits of a network and of a layer, and what is saved."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -62,6 +64,9 @@ def test_a_name_given_in_the_browser_is_there_in_python(name, serve, visit, tmp_
         assert "names.json" in page.locator("main form").inner_text()
         go(page, "features")
         assert page.locator(".feature .name").nth(3).inner_text() == "a stroke & more"
+        with page.expect_download() as download:
+            page.locator("#names").click()
+        assert json.loads(download.value.path().read_text()) == {"3": "a stroke & more"}
     assert session_of(name, tmp_path / "names.json").about()["features"] == {"3": "a stroke & more"}
     if session.bank is not None:
         assert session.bank.names == {3: "a stroke & more"}

@@ -3,7 +3,7 @@
 import { keepAddress } from "./address.js";
 import { drawing } from "./drawing.js";
 import { className, exampleName, featureName, isWrong, labelOf } from "./model.js";
-import { exampleTile, h, percent, say, strip, whole, wideCard } from "./parts.js";
+import { download, exampleTile, h, percent, say, strip, whole, wideCard } from "./parts.js";
 import { previewed } from "./preview.js";
 
 // Examples of a class that are shown as read wrongly.
@@ -175,8 +175,7 @@ function saving(model) {
 function saveButton(model) {
   return h("button", { id: "save", onclick: async () => {
     try {
-      const url = URL.createObjectURL(await model.source.save());
-      h("a", { href: url, download: "edited.safetensors" }).click();
+      download(await model.source.save(), "edited.safetensors");
       say("The network is saved as edited.safetensors, among your downloads.");
     } catch (error) { say(error.message); }
   } }, "Save the network");

@@ -1,8 +1,9 @@
 // Features: a grid of all of them, and a page for each.
 
 import { descending } from "./arithmetic.js";
+import { columnsCard } from "./columns.js";
 import { byDecile, className, effectOn, featureName, havingFeature, hintOf, renameFeature } from "./model.js";
-import { barList, card, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
+import { barList, card, download, drawLink, exampleTile, featureLink, figures, h, histogram, percent, plain, prototypeLink, say, signed, strip, thumb, virtualGrid, wideCard } from "./parts.js";
 
 const ORDERS = {
   number: (model) => Array.from({ length: model.K }, (_, k) => k),
@@ -34,9 +35,18 @@ export function features(model) {
   return [
     h("h1", {}, "Features"),
     h("p", { class: "lead" }, "What the layer sees in its inputs. Open one to look at the examples that have it, and to give it a name."),
-    h("div", { class: "row" }, h("span", { class: "field grow" }, h("label", { for: "search" }, "Find"), search), h("span", { class: "field" }, h("label", { for: "order" }, "Order by"), order)),
+    h("div", { class: "row" }, h("span", { class: "field grow" }, h("label", { for: "search" }, "Find"), search), h("span", { class: "field" }, h("label", { for: "order" }, "Order by"), order), namesButton(model)),
     count, place,
   ];
+}
+
+// The names that features have, as a file that Python reads.
+function namesButton(model) {
+  if (!Object.keys(model.renamed).length) return null;
+  return h("button", { id: "names", onclick: () => {
+    download(new Blob([`${JSON.stringify(model.renamed, null, 2)}\n`], { type: "application/json" }), "names.json");
+    say("The names are saved as names.json, among your downloads.");
+  } }, "Save the names");
 }
 
 function featureCard(model, k) {
@@ -63,6 +73,7 @@ export function feature(model, k) {
       card("Measures", histogram(column, { line: 0, label: `Measures of ${column.length} examples, from ${plain(Math.min(...column), 2)} to ${plain(Math.max(...column), 2)}; ${having.length} are above 0.` }),
         h("p", { class: "soft" }, "To the right of the line an example has the feature.")),
       nearest(model, k),
+      columnsCard(model, k),
       wideCard("Examples that have it most", examples),
       having.length > TOP ? wideCard("One of each tenth of those that have it", strip(byDecile(having).map((i) => exampleTile(model, i, { caption: plain(column[i], 2) })))) : null,
       model.P ? wideCard("What it says about each prototype", effects(model, k)) : null),

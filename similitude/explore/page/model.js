@@ -5,8 +5,8 @@ import { evaluate, ExpressionError, quoted } from "./expression.js";
 
 // Examples that a set lists.
 const LISTED = 60;
-// Names that tell what a feature is.
-const HINTS = 3;
+// Names that tell what a feature is; columns that do, and the correlation from which they do.
+const HINTS = 3, COLUMNS = 2, TELLING = 0.3;
 
 // The model of the page, with a second one beside it if there is one.
 export async function openModels(source) {
@@ -21,13 +21,13 @@ export async function openModels(source) {
 
 async function openModel(source, about, prefix) {
   const layer = about.layer;
-  const names = ["salience", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds", "answers"];
+  const names = ["salience", "prototypes", "bias", "presence", "strength", "nearest", "cosines", "labels", "confusion", "thresholds", "answers", "spread", "columns", "correlations"];
   const found = await Promise.all(names.map((name) => source.array(prefix + name)));
   const data = Object.fromEntries(names.map((name, i) => [name, found[i]]));
   const [examples, prototypes, features] = await Promise.all(["examples", "prototypes", "features"].map((name) => source.sprite(prefix + name)));
-  // Measures are by far the largest: they are read when a screen other than the overview asks for them.
+  // These are by far the largest: they are read when a screen other than the overview asks for them.
   let pending = null;
-  const whole = () => (pending ??= source.array(`${prefix}measures`).then((measures) => { data.measures = measures; }));
+  const whole = () => (pending ??= Promise.all(["measures", "values"].map(async (name) => { data[name] = await source.array(prefix + name); })));
   const model = {
     source, about, layer, data, whole,
     sprites: { example: examples, prototype: prototypes, feature: features },
@@ -125,9 +125,25 @@ export function havingFeature(model, k) {
   return { column, having: descending(column).filter((i) => column[i] > 0) };
 }
 
-// The named objects with most of a feature, in words, for features that are no images.
+// Columns of the table that go with a feature, the strongest correlation first.
+export function columnsOf(model, k) {
+  if (!model.data.columns) return [];
+  const found = Array.from(model.data.columns.row(k), (j, n) => ({ name: model.about.table.columns[j], value: model.data.correlations.at(k, n) }));
+  return found.filter(({ value }) => value !== 0);
+}
+
+// What tells what a feature is, where it has no image: the named objects with most of it; or, without a name of its own,
+// the columns that go with it, each with its sign.
 export function hintOf(model, k, most) {
-  if (!model.about.names || model.sprites.feature || !model.data.measures) return "";
+  if (model.sprites.feature) return "";
+  if (model.about.names) return objectsOf(model, k).slice(0, most).join(", ");
+  if (model.renamed[k] !== undefined) return "";
+  const telling = columnsOf(model, k).filter(({ value }) => Math.abs(value) >= TELLING);
+  return telling.slice(0, COLUMNS).map(({ name, value }) => `${value < 0 ? "−" : "+"}${name}`).join(" ");
+}
+
+function objectsOf(model, k) {
+  if (!model.data.measures) return [];
   if (!model.hints.has(k)) {
     const best = [];
     for (let i = 0; i < model.H; i++) {
@@ -138,7 +154,7 @@ export function hintOf(model, k, most) {
     }
     model.hints.set(k, best.map(({ i }) => exampleName(model, i).replace(/^[Ġ▁]/u, "")));
   }
-  return model.hints.get(k).slice(0, most).join(", ");
+  return model.hints.get(k);
 }
 
 // One of each tenth of those that have a feature, always the same ones.

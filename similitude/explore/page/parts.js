@@ -34,6 +34,11 @@ export function say(text) {
   say.timer = setTimeout(() => { document.getElementById("status").textContent = ""; }, 5000);
 }
 
+// A file of the page's own that the browser saves.
+export function download(blob, name) {
+  h("a", { href: URL.createObjectURL(blob), download: name }).click();
+}
+
 export const card = (heading, ...children) => h("section", { class: "card" }, heading ? h("h2", {}, heading) : null, ...children);
 export const wideCard = (heading, ...children) => h("section", { class: "card wide" }, heading ? h("h2", {}, heading) : null, ...children);
 
@@ -80,7 +85,7 @@ export function featureLink(model, k, side = 26) {
   const picture = thumb(model.sprites.feature, k, side, "");
   picture?.setAttribute("aria-hidden", "true");
   const hint = hintOf(model, k, 2);
-  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k)), hint ? h("span", { class: "soft hinted" }, hint) : null];
+  return [picture, h("a", { href: `#/feature/${k}` }, featureName(model, k)), hint ? h("span", { class: "soft hinted", title: hint }, hint) : null];
 }
 
 export function prototypeLink(model, p, side = 26) {

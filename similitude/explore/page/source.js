@@ -1,6 +1,6 @@
 // Where the page's data is from: its own elements, in a page that is one file, or the server that serves it.
 
-const TYPES = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array, float16: Uint16Array };
+const TYPES = { float64: Float64Array, float32: Float32Array, int32: Int32Array, uint8: Uint8Array, float16: Uint16Array };
 
 // Values of the 65,536 float16 numbers, by their bits.
 let halves = null;

@@ -1,6 +1,7 @@
 // Why: one example, its answers, and the features that add up to them. Features can be switched off.
 
 import { descending, differenceOf, total } from "./arithmetic.js";
+import { valuesOf } from "./columns.js";
 import { answerOf, className, exampleName, explanationOf, featureName, isWrong, labelOf, outputsFor } from "./model.js";
 import { barHeading, barRow, exampleTile, featureLink, h, pictureOf, plain, say, signed, strip } from "./parts.js";
 
@@ -39,7 +40,7 @@ export function why(model, i, p, over) {
   return [
     h("p", {}, link("Why", "#/why"), h("span", { class: "soft" }, ` / ${exampleName(model, i)}`)),
     h("h1", {}, other === null ? `Why ${className(model, chosen)}?` : `Why ${className(model, chosen)} and not ${className(model, other)}?`),
-    h("div", { class: "two" },
+    h("div", { class: model.data.values ? "two wider" : "two" },
       h("div", {}, exampleCard(model, i, outputs, order), offCard(model)),
       model.addsUp ? (other === null ? waterfall(model, i, chosen, order) : difference(model, i, chosen, other))
         : h("section", { class: "card" }, h("h2", {}, "Not a sum of features"), h("p", {}, `With ${model.layer.model === "ratio" ? "the ratio model" : "Ψ of sums over a set"} no feature has a share of its own. Switch features off on their pages, and the answers here move.`))),
@@ -62,7 +63,7 @@ function exampleCard(model, i, outputs, order) {
     h("div", { class: "row" }, pictureOf(model, { kind: "example", index: i }, 140) ?? h("strong", {}, exampleName(model, i))),
     h("p", { class: "verdict", id: "verdict" }, verdict), label !== null && answer !== label && model.about.offers?.edit && model.about.shape ? h("p", {}, h("a", { href: `#/edit/prototype/${label}` }, `Draw on the prototype of ${className(model, label)}`)) : null,
     was === answer ? null : h("p", { class: "bad" }, `With all features it is ${className(model, was)}.`),
-    h("div", { class: "answers", id: "answers" }, rows), h("p", { class: "soft row" }, step(-1), step(1)));
+    h("div", { class: "answers", id: "answers" }, rows), h("p", { class: "soft row" }, step(-1), step(1)), valuesOf(model, i));
 }
 
 function offCard(model) {
