@@ -74,8 +74,8 @@ class FeatureBank(nn.Module):
         super().__init__()
         checks.check_sizes(num_features=num_features, dim=dim)
         self.init = check_choice("init", init, INITS)
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating dtype; got {str(dtype).removeprefix('torch.')}.")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"dtype must be a floating dtype; got {repr(dtype).removeprefix('torch.')}.")
         self.presence = None if presence is None else checks.check_presence(presence)
         self.hold = checks.check_hold(hold, presence)
         self.weight = nn.Parameter(torch.empty(num_features, dim, device=device, dtype=dtype))

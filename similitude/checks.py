@@ -1,6 +1,7 @@
 """Tensors and numbers that a caller may pass, and one sentence for anything else: what was given, what was expected."""
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -30,13 +31,18 @@ def _is_finite(value: float) -> bool:
 
 def check_sizes(**sizes: object) -> None:
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} must be a whole number of 1 or more; got {size!r}.")
 
 
 def check_positive(name: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+
+
+def check_rate(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of 0 or more; got {value!r}.")
 
 
 def check_share(name: str, value: float) -> float:
@@ -67,6 +73,17 @@ def check_scale(value: object, model: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ValueError(f"scale must be a number above 0, such as 4; got {value!r}.")
     return float(value)
+
+
+def check_one(name: str, x: object, dim: int) -> None:
+    """One object that can be explained."""
+    if not isinstance(x, Tensor) or list(x.shape) != [dim]:
+        given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        hint = f": explain one at a time, {name}[0]" if isinstance(x, Tensor) and x.dim() > 1 else ""
+        raise ValueError(f"{name} must be one object, a tensor of shape {[dim]}; got {given}{hint}.")
+    check_vectors(name, x)
+    if not x.isfinite().all():
+        raise ValueError(f"{name} must be finite to be explained; some elements are NaN or infinite.")
 
 
 def check_vectors(name: str, value: object) -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ._text import as_html, columns
-from .checks import check_vectors
+from .checks import check_one
 from .ops.modes import wide
 from .pooling import ClassPooling
-from .reach import class_names, comparison, evaluating, naming, one, pooling, projection, seen
+from .reach import check_head, class_names, comparison, evaluating, naming, one, pooling, projection, seen
 from .shares import (
     Names,
     by_origin,
@@ -180,7 +180,7 @@ def _explanation(
     feature_names: Sequence[str] | None,
 ) -> Explanation:
     check_explained(layer, top, feature_names)
-    _check_one("x", x, layer)
+    check_one("x", x, layer.features.dim)
     with evaluating(layer):  # a held presence follows inputs of training alone
         similarities = layer(x)
     output = pool(similarities)
@@ -265,8 +265,8 @@ def pair(
     found = comparison(model, layer)
     check_explained(found, top, feature_names)
     a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
-    _check_one("a", a, found)
-    _check_one("b", b, found)
+    check_one("a", a, found.features.dim)
+    check_one("b", b, found.features.dim)
     a, b = measures(found, torch.stack([a, b]))
     parts, back = shares_of(found, a, b), shares_of(found, b, a)
     forth, reverse = ((common + first + second).sum().item() for common, first, second in (parts, back))
@@ -344,11 +344,12 @@ def decision(
         prototype_names: names of all P classes; by default a classifier's.
         layer: name of the layer where the model has several.
     """
+    check_head(model, x, layer)
     found, pool, x, names = _given(model, x, layer, prototype_names)
     if found.out_features < 2 * pool.prototypes_per_class:
         raise ValueError("a layer with one prototype has no runner-up.")
     chosen, other = (None if p is None else index_of(p, names) for p in (chosen, other))
-    _check_one("x", x, found)
+    check_one("x", x, found.features.dim)
     with evaluating(found):
         order = pool(found(x)).argsort(descending=True, stable=True).tolist()
     first = next(p for p in order if p != other) if chosen is None else chosen
@@ -424,8 +425,8 @@ def venn(model: Any, a: Any, b: Any, vectors: Any, top: int = 9, *, layer: str |
     found = comparison(model, layer)
     check_top(top)
     a, b = one(model, a, layer, "a"), one(model, b, layer, "b")
-    _check_one("a", a, found)
-    _check_one("b", b, found)
+    check_one("a", a, found.features.dim)
+    check_one("b", b, found.features.dim)
     a_has, b_has = (measures(found, x) > 0 for x in (a, b))
     x = objects(found, vectors if found is model else seen(model, vectors, layer)[1])
     if x.dim() != 2:
@@ -440,11 +441,3 @@ def _region(name: str, members: Tensor, layer: Layer, x: Tensor, top: int) -> Re
         scores -= layer.features.threshold[members].to(x.dtype).sum()
     order = scores.argsort(descending=True, stable=True)[: top if members.any() else 0]
     return Region(name, members.nonzero()[:, 0].tolist(), order.tolist(), scores[order].tolist())
-
-
-def _check_one(name: str, x: object, layer: Layer) -> None:
-    if not isinstance(x, Tensor) or list(x.shape) != [layer.features.dim]:
-        given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        hint = f": explain one at a time, {name}[0]" if isinstance(x, Tensor) and x.dim() > 1 else ""
-        raise ValueError(f"{name} must be one object, a tensor of shape {[layer.features.dim]}; got {given}{hint}.")
-    check_vectors(name, x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -72,7 +73,9 @@ def start(
         layer.init = "calibrated"  # to the rows, and to no others before
         # A bias would be set from a table of many rows by all prototypes; it is set below, part by part.
         bias, layer.bias = layer.bias, None
-        init_from_data(layer, x, start="k-means", mixed=mixed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a table may have fewer rows than the classifier has features
+            init_from_data(layer, x, start="k-means", mixed=mixed)
         layer.bias = bias
     assert layer.bias is not None
     layer.bias.zero_()

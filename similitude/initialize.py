@@ -283,6 +283,7 @@ def init_from_data(
     if spread is not None:
         checks.check_positive("spread", spread)
     if start == "turned":
+        _check_finite(objects, bank)
         _turn_(bank.weight, objects, share)
         chosen.reset_constants(objects, spread)
         return
@@ -317,12 +318,16 @@ def init_from_data(
 def _check_inputs(x: Tensor, bank: FeatureBank) -> None:
     """What thresholds can be set from; raises before anything is changed."""
     plain_weight(bank)
+    _check_finite(x, bank)
+    if (x - x.mean(0)).norm() <= 1e-6 * x.norm():
+        raise ValueError("the inputs are all equal, so that no feature could tell them apart; give others.")
+
+
+def _check_finite(x: Tensor, bank: FeatureBank) -> None:
     if not x.isfinite().all():
         raise ValueError("x must be finite; some inputs have NaN or infinite elements.")
     if not x.to(bank.weight.dtype).isfinite().all():
         raise ValueError(f"x is too large for the layer's dtype, {checks.short(bank.weight.dtype)}: scale it.")
-    if (x - x.mean(0)).norm() <= 1e-6 * x.norm():
-        raise ValueError("the inputs are all equal, so that no feature could tell them apart; give others.")
 
 
 def _check_start(start: str, mixed: float, bank: FeatureBank) -> None:

@@ -89,7 +89,7 @@ class TverskySimilarity(Contrast):
         self.init = check_choice("init", init, INITS)
         if features is not None:
             device, dtype = like(features.weight, device, dtype)
-        self.dim = dim
+        self.dim = int(dim)
         self.owns_features = features is None
         self.features = made_bank(dim, num_features, features, init, presence, hold, device, dtype)
         start_constants(self, (alpha, beta, theta), learnable, parametrization, device, dtype)

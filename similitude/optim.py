@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .bank import FeatureBank
+from .checks import check_rate
 from .contrast import CONSTANTS, Contrast
 from .names import plain_weight
 from .ops.modes import wide
@@ -38,6 +39,12 @@ def parameter_groups(
         difference_rate: Learning rate of α and β, as a multiple of θ's. 10 helps small problems converge and makes
             large models overfit.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a module, whose Tversky layers are found; got {type(model).__name__}.")
+    for name, value in {"lr": lr, "weight_decay": weight_decay, "difference_rate": difference_rate}.items():
+        check_rate(name, value)
+    if bank_rate is not None:
+        check_rate("bank_rate", bank_rate)
     banks = dict.fromkeys(m for m in model.modules() if isinstance(m, FeatureBank))
     rates = _constants(model, lr, difference_rate)
     known = {*rates, *(p for bank in banks for p in bank.parameters())}

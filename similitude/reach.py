@@ -126,6 +126,28 @@ def one(model: Any, x: Any, layer: str | None = None, name: str = "x") -> Tensor
     return vectors[0]
 
 
+@torch.no_grad()
+def check_head(model: Any, x: Any, layer: str | None = None) -> None:
+    """Raises where a model answers otherwise than its Tversky layer, whose classes are then not the model's."""
+    if not isinstance(model, nn.Module) or _is_layer(model) or hasattr(model, "as_projection"):
+        return
+    with evaluating(model):
+        answer = model(**x) if isinstance(x, Mapping) else model(x[None])
+    classes = pooling(model)(projection(model, layer)(one(model, x, layer)))
+    if not isinstance(answer, Tensor):
+        return
+    if answer.shape[-1] != len(classes):
+        raise ValueError(
+            f"the layer tells {len(classes)} classes apart and the model answers with {answer.shape[-1]} numbers: the "
+            "layer is not the model's head. explain(model, x) says what it answers."
+        )
+    if (first := int(answer.argmax()) % len(classes)) != int(classes.argmax()):
+        raise ValueError(
+            f"the layer answers {int(classes.argmax())} and the model {first}, so what follows the layer decides: "
+            "explain(model, x) says what the layer answers."
+        )
+
+
 def class_names(model: Any) -> list[str] | None:
     """Names of a fitted classifier's classes."""
     classes = getattr(model, "classes_", None)

@@ -141,6 +141,8 @@ def content(
         arrays["labels"] = right[:H].numpy().astype(np.int32)
         _score(outputs.argmax(-1).cpu(), right, about, arrays)
     images = _images(inputs, N) if images is None else images
+    if images is not None and (len(images) != N or images.dim() not in (3, 4)):
+        raise ValueError(f"images must be [{N}, H, W] or [{N}, C, H, W], one for each input; got {list(images.shape)}.")
     if isinstance(getattr(model, "features", None), Tensor):
         about["signed"] = bool((model.features < 0).any())
     sprites = _sprites(model, found, images, H)

@@ -97,6 +97,8 @@ class TverskyIndex:
             progress: called with (documents so far, documents).
         """
         x = self._checked(vectors, "vectors")
+        if not isinstance(ids, Iterable):
+            raise TypeError(f"ids must be {len(x)} numbers or texts, one for each vector; got {type(ids).__name__}.")
         names = self._ids.and_of(Ids.of(ids, len(x)))
         blocks, reach, done = list(self._blocks), self._reach, 0
         for part in x.split(max(1, MADE // self.num_features)):

@@ -215,3 +215,9 @@ def test_a_classifier_and_a_converted_model_are_shown():
     assert made.about["classes"] == ["cat", "dog", "fox"]
     model = nn.Sequential(nn.Linear(4, 6), nn.Flatten(), TverskyProjection(6, 3, 8))
     assert explore(model, torch.randn(9, 4)).content.about["layer"]["dim"] == 6
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (49, 8, 8), (50, 64)])
+def test_images_are_one_for_each_input(shape):
+    with pytest.raises(ValueError, match=r"images must be \[50, H, W\] or \[50, C, H, W\], one for each input; got"):
+        content(layer(), torch.randn(50, 6), images=torch.rand(shape))

@@ -135,3 +135,25 @@ def test_an_input_of_several_vectors_is_refused_with_what_to_do():
     assert seen(model, torch.randn(5, 6))[1].shape == (10, 3)
     with pytest.raises(TypeError, match=r"must be a TverskyProjection or .* got int"):
         one(3, torch.randn(6))
+
+
+def test_a_decision_is_refused_where_the_layer_is_not_the_head():
+    torch.manual_seed(0)
+    hidden = nn.Sequential(TverskyProjection(6, 8, 4), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(6)
+    with pytest.raises(ValueError, match="tells 8 classes apart and the model answers with 3 numbers"):
+        decision(hidden, x)
+    assert explain(hidden, x).prototype_measures.shape == (4,)
+    turned = nn.Sequential(TverskyProjection(6, 3, 4), nn.Linear(3, 3, bias=False))
+    turned[1].weight.data = -torch.eye(3)
+    with pytest.raises(ValueError, match="so what follows the layer decides"):
+        decision(turned, x)
+    softened = nn.Sequential(turned[0], nn.Softmax(-1))
+    assert str(decision(softened, x)) == str(decision(turned[0], x))
+
+
+def test_an_object_that_is_not_finite_is_not_explained():
+    layer = TverskyProjection(6, 3, 4)
+    for ask in (explain, decision):
+        with pytest.raises(ValueError, match="x must be finite to be explained"):
+            ask(layer, torch.tensor([1.0, 2, 3, 4, 5, float("nan")]))

@@ -226,6 +226,21 @@ def test_a_linear_layer_is_started_from():
         init_from_linear(TverskyProjection(64, 9, 256), linear)
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        (nn.Linear(2, 2), {"lr": -1}, "lr must be a number of 0 or more; got -1"),
+        (nn.Linear(2, 2), {"lr": "0.01"}, "lr must be a number of 0 or more; got '0.01'"),
+        (nn.Linear(2, 2), {"lr": 1, "weight_decay": math.nan}, "weight_decay must be a number of 0 or more; got nan"),
+        (nn.Linear(2, 2), {"lr": 1, "bank_rate": -0.1}, "bank_rate must be a number of 0 or more; got -0.1"),
+        ([nn.Parameter(torch.ones(2))], {"lr": 1}, "model must be a module, .*; got list"),
+    ],
+)
+def test_wrong_rates_are_one_sentence(model, options, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        parameter_groups(model, **options)
+
+
 def test_parameter_groups_hold_every_parameter_once():
     model = nn.Sequential(
         nn.Linear(6, 5), TverskyProjection(5, 4, 8), TverskyProjection(4, 3, 8, parametrization="plain")

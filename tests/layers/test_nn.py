@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_model, save_model
@@ -390,6 +391,11 @@ MESSAGES = {
         TypeError,
         "dtype must be a floating dtype; got int32.",
     ),
+    "the name of a dtype": (
+        lambda: TverskyProjection(4, 3, 5, dtype="float32"),
+        TypeError,
+        "dtype must be a floating dtype; got 'float32'.",
+    ),
     "a wrong width for a bank": (
         lambda: FeatureBank(4, 5)(torch.randn(2, 6)),
         ValueError,
@@ -401,6 +407,11 @@ MESSAGES = {
         "x and features must have the same width D; got x [2, 6] and features [5, 4].",
     ),
 }
+
+
+def test_sizes_may_be_numpys():
+    assert TverskyProjection(np.int64(4), np.int64(3), np.int32(5))(torch.randn(2, 4)).shape == (2, 3)
+    assert type(TverskySimilarity(np.int64(4), 5).dim) is int
 
 
 @pytest.mark.parametrize("case", MESSAGES)

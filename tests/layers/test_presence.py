@@ -777,3 +777,13 @@ def test_a_start_from_fewer_inputs_than_features_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         init_from_data(layer, torch.randn(16, 8))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_start_from_data_needs_finite_inputs_without_thresholds_too(wrong):
+    layer, x = TverskyProjection(6, 3, 4), torch.randn(50, 6)
+    before = layer.features.weight.clone()
+    x[7, 2] = wrong
+    with pytest.raises(ValueError, match="x must be finite"):
+        init_from_data(layer, x)
+    assert torch.equal(layer.features.weight, before)

@@ -64,3 +64,10 @@ def test_wrong_arguments_are_one_sentence():
     with pytest.raises(ValueError, match="vectors must be finite"):
         index.add(torch.full((1, 5), float("nan")), ["d"])
     assert len(index) == 3
+
+
+def test_documents_without_ids_are_refused():
+    index = TverskyIndex(made())
+    with pytest.raises(TypeError, match="ids must be 3 numbers or texts, one for each vector; got NoneType"):
+        index.add(torch.randn(3, 5).double(), None)
+    assert len(index) == 0
