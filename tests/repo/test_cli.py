@@ -202,9 +202,9 @@ def test_split_is_stratified_and_shares_no_digit(digits):
 
 
 @pytest.mark.parametrize("features", [8, 32, 256, 1000])
-def test_the_mlp_has_as_many_parameters_as_the_projection(few_digits, features):
+def test_the_mlp_has_as_many_parameters_as_the_projection(digits, features):
     config = demo.Config(num_features=features)
-    here, there = (demo.count_parameters(m) for m in (demo.tversky(few_digits, config), demo.mlp(config)))
+    here, there = (demo.count_parameters(m) for m in (demo.tversky(digits, config), demo.mlp(config)))
     assert abs(here - there) <= (784 + 1 + 10) / 2
 
 
