@@ -220,7 +220,7 @@ def _taken(
     if how is None:
         return x, prototypes, features, threshold
     if threshold is not None:
-        # A feature of zeros with the threshold 0 is had by no object.
+        # A feature of zeros with the threshold 0 belongs to no object.
         threshold = torch.nn.functional.pad(threshold, (0, how.num_features - len(threshold)))
     return x, padded(prototypes, how.num_prototypes), padded(features, how.num_features), threshold
 

@@ -55,7 +55,7 @@ function featureCard(model, k) {
   const second = picture ? "" : hintOf(model, k, 3);
   return h("a", { class: "feature", href: `#/feature/${k}` }, picture,
     h("div", {}, h("div", { class: "name" }, featureName(model, k)), second ? h("div", { class: "soft" }, second) : null,
-      h("div", { class: "soft" }, `had by ${percent(model.data.presence.values[k])}`)));
+      h("div", { class: "soft" }, `${percent(model.data.presence.values[k])} have it`)));
 }
 
 export function feature(model, k) {
@@ -67,7 +67,7 @@ export function feature(model, k) {
     heading(model, k),
     h("div", { class: "cards" },
       card("In numbers", h("div", { class: "row" }, thumb(model.sprites.feature, k, 120, `feature ${k} as an image`),
-        figures([["had by", percent(share)], ["mean measure", plain(model.data.strength.values[k], 3)], ...(model.layer.thresholds ? [["threshold", plain(model.data.thresholds.values[k], 3)]] : [])])),
+        figures([["presence", percent(share)], ["mean measure", plain(model.data.strength.values[k], 3)], ...(model.layer.thresholds ? [["threshold", plain(model.data.thresholds.values[k], 3)]] : [])])),
         drawLink(model, "feature", k),
         model.sprites.feature && model.about.signed ? h("p", { class: "soft" }, "Purple counts for the feature, orange against it.") : null),
       card("Measures", histogram(column, { line: 0, label: `Measures of ${column.length} examples, from ${plain(Math.min(...column), 2)} to ${plain(Math.max(...column), 2)}; ${having.length} are above 0.` }),

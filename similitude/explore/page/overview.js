@@ -82,7 +82,7 @@ function wrongOnes(model) {
 }
 
 function notable(model) {
-  const { about } = model, rows = [["dead", about.dead], ["had by all", about.ever_present], ["duplicates", about.duplicates.map(([k]) => k)]];
+  const { about } = model, rows = [["dead", about.dead], ["all have them", about.ever_present], ["duplicates", about.duplicates.map(([k]) => k)]];
   return h("table", {}, h("tbody", {}, rows.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "right" }, whole(found.length)),
     h("td", {}, found.slice(0, 3).flatMap((k) => [...featureLink(model, k).slice(1), " "]), found.length > 3 ? "…" : "")))));
 }
