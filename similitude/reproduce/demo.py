@@ -110,7 +110,7 @@ def load_digits(seed: int) -> Digits:
 
 @one_thread()
 def tversky(digits: Digits, config: Config) -> TverskyProjection:
-    """A projection as the library starts it from data: features that digits cluster around, a tenth of them each."""
+    """A projection as the library starts it from data: each feature belongs to a tenth of the digits."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         layer = TverskyProjection(SIDE * SIDE, CLASSES, config.num_features, bias=True, presence=config.presence)
