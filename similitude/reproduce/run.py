@@ -52,7 +52,7 @@ def run(
     made = make_writable(Path(results), "--results") if results and not smoke else []
     folder = Path(out) if out else _folder(Path("runs"), own)
     try:
-        record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
+        record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke), smoke)
         content = record.result
         if content:
             _show(console, f"{record.folder} has ended already; this is its result.")

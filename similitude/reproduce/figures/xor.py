@@ -47,6 +47,7 @@ def of_xor(runs: list[Run], progress: Progress) -> Made:
         "XOR: share of models that converge, by factor",
         "Bars of p(conv) by reductions, initialisation, normalisation and number of features: the paper's and ours.",
         convergence_bars(bars(grids)),
+        compares=True,
     )
     for run in grids:
         level = run.config["level"]
