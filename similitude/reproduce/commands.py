@@ -253,7 +253,7 @@ def gallery(
     stopped = f"stopped; the figures so far are in {out}, without a page."
     with (
         sentences("figures need {}", stopped, RunError, extra="viz"),
-        progress_of(console, "gallery", transient=True) as progress,
+        progress_of(console, "gallery", transient=True, elapsed=True) as progress,
     ):
         written, missing = make(run, out, svg, progress)
     figures = len([path for path in written if path.suffix == ".png"])
