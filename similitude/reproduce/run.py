@@ -83,6 +83,8 @@ def _ended(experiment: Experiment, record: Record, console: Console | None) -> d
             return record.finish(experiment.run(record.config, record, quiet if record.smoke else progress))
     except BaseException as error:
         record.leave()
+        if isinstance(error, KeyboardInterrupt) and not any(record.folder.glob("checkpoint-*[0-9]")):
+            raise KeyboardInterrupt("stopped before the first checkpoint; nothing of this run was saved.") from None
         if too_little_memory(error):
             raise RunError(f"too little memory: {str(error).splitlines()[0]}") from None
         raise
