@@ -63,16 +63,16 @@ def test_short_epochs_are_saved_only_when_a_checkpoint_is_due(tmp_path, monkeypa
     ("step", "after", "sentence"),
     [
         (1, False, "stopped before the first checkpoint; nothing of this run was saved."),
-        (1, True, "stopped; resume from the last checkpoint with: similitude reproduce mnist --smoke --out run"),
-        (2, False, "stopped; resume from the last checkpoint with: similitude reproduce mnist --smoke --out run"),
+        (1, True, "stopped; resume from the last checkpoint with: similitude reproduce mnist --smoke --out {run}"),
+        (2, False, "stopped; resume from the last checkpoint with: similitude reproduce mnist --smoke --out {run}"),
     ],
 )
 def test_a_stop_says_what_is_left(step, after, sentence, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+    run = str(tmp_path / "run")
     stopping(monkeypatch, step, after)
-    monkeypatch.setattr(sys, "argv", ["similitude", "reproduce", "mnist", "--smoke", "--out", "run"])
+    monkeypatch.setattr(sys, "argv", ["similitude", "reproduce", "mnist", "--smoke", "--out", run])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert capfd.readouterr().err.strip() == sentence
+    assert capfd.readouterr().err.strip() == sentence.format(run=run)
     assert bool(list(tmp_path.rglob("checkpoint-1"))) == (sentence.startswith("stopped; "))
