@@ -71,6 +71,10 @@ def study(asked: Asked, say: Callable[[str], object] = print) -> Path:
         raise sheets.SheetError(f"another process works in {asked.out}; give another --out.") from None
     try:
         return _studied(asked, said, model, say)
+    except KeyboardInterrupt:
+        if saved.fitted_in(asked.out, model, said) is None:
+            raise KeyboardInterrupt("stopped before the fit ended; nothing of it was kept.") from None
+        raise
     finally:
         lock.release()
 

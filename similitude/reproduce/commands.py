@@ -51,15 +51,15 @@ def sentences(missing: str, stopped: str, *errors: type[Exception], extra: str =
 
     Args:
         missing: the sentence about a missing library, with ``{}`` for its name; what to run follows it.
-        stopped: the sentence after Ctrl-C.
+        stopped: the sentence after Ctrl-C, if the interrupt has none of its own.
         errors: errors whose own sentence is shown.
         extra: the extra that has all that is needed; by default the smallest that brings the missing library.
     """
     _starting.started()
     try:
         yield
-    except KeyboardInterrupt:
-        fail(stopped, code=130)
+    except KeyboardInterrupt as stop:
+        fail(str(stop) or stopped, code=130)
     except UnknownExperiment as error:
         fail(str(error), code=2)
     except ModuleNotFoundError as error:
@@ -253,7 +253,7 @@ def gallery(
     stopped = f"stopped; the figures so far are in {out}, without a page."
     with (
         sentences("figures need {}", stopped, RunError, extra="viz"),
-        progress_of(console, "gallery", transient=True) as progress,
+        progress_of(console, "gallery", transient=True, elapsed=True) as progress,
     ):
         written, missing = make(run, out, svg, progress)
     figures = len([path for path in written if path.suffix == ".png"])

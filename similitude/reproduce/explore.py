@@ -51,7 +51,7 @@ def explore(
     from ..files import write_text
     from ..interpret import words
     from .data.find import DataError
-    from .explored import NOTE, session_of
+    from .explored import note_of, session_of
     from .record import RunError
     from .run import progress_of
 
@@ -67,8 +67,7 @@ def explore(
             if beside is not None:
                 session.place(session_of(beside, network, progress=progress).content)
         if out is not None:
-            note = NOTE if session.universe is None else ""
-            write_text(out, whole_page(session.named, note))
+            write_text(out, whole_page(session.named, note_of(source, session)))
             typer.echo(f"page written to {out}")
             return
         from ..explore.server import serve

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..explore.content import OBJECTS, Content, Progress, content, content_of_words
 from ..explore.indexed import content_of_index
 from ..explore.session import Session
+from ..files import read_json
 from ..interpret import words
 from ..interpret.sets import Universe
 from ..models.data_domain import DataDomain
@@ -22,10 +23,10 @@ from . import demo
 from .data.digits import mnist
 from .data.made_up import synthetic_digits
 from .figures.gallery import runs_in
-from .figures.runs import Run
+from .figures.runs import MADE_UP, Run
 from .loop import counted
 from .mnist import NETWORKS
-from .record import RunError
+from .record import RunError, result_of_now
 
 DEMO = "demo"
 # Networks of a run with a Tversky layer, best first: those that can be drawn on.
@@ -55,7 +56,8 @@ def session_of(
         if run.whole["experiment"] in ("mnist", "editing"):
             name, model, x, y = _network(run, network)
             traces = run.trace("" if run.whole["experiment"] == "editing" else name)
-            return session_of_digits(model, x, y, run.label, names or folder / "names.json", traces)
+            title = run.label + _warning(folder)
+            return session_of_digits(model, x, y, title, names or folder / "names.json", traces)
 
     if (folder / "model.json").is_file() and (folder / "model.safetensors").is_file():
         from ..human import TverskySimilarityModel
@@ -67,7 +69,22 @@ def session_of(
         progress(done, steps, "fitting a bank")
 
     u = words.universe(source, vocabulary, how_many, features, progress=tell, bank=bank)
-    return _session_of_words(u, f"Words of {folder.name or source}", names, progress)
+    return _session_of_words(u, f"Words of {folder.name or source}{_warning(folder)}", names, progress)
+
+
+def note_of(source: str, session: Session) -> str:
+    """Where the digits of a session are from; empty where it has none."""
+    if session.universe is not None or session.index is not None:
+        return ""
+    smoke = source != DEMO and _warning(Path(source).expanduser())
+    return f"The digits are {MADE_UP}." if smoke else NOTE
+
+
+def _warning(folder: Path) -> str:
+    """What the title of a smoke run's page ends with."""
+    result = folder / "result.json"
+    warning = Run(folder.name, result_of_now(read_json(result)), "").warning if result.is_file() else ""
+    return f" ({warning})" if warning else ""
 
 
 def _session_of_words(u: Universe, title: str, names: Path | None, progress: Progress) -> Session:

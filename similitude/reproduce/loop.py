@@ -2,6 +2,7 @@
 
 import gc
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 from ..contrast import CONSTANTS
 from .record import Record, RunError
+
+# Seconds after which the next epoch's end is a checkpoint, so that a stop costs no more than that and an epoch.
+LONG = 120
 
 
 def resumed(record: Record, load: Callable[..., object], names: Iterable[str] | None = None) -> int:
@@ -36,6 +40,7 @@ def train_epochs(
 ) -> None:
     """Trains from epoch ``done + 1`` to the last, and saves a checkpoint after every so many epochs and the last.
 
+    Epochs that take long have more checkpoints, which are not measured: the curve does not depend on speed.
     What is random depends on seed and epoch alone, so that a resumed run equals an unbroken one.
 
     Args:
@@ -46,6 +51,7 @@ def train_epochs(
         every: Epochs between checkpoints.
         measure_all: Measures after each epoch; otherwise only before a checkpoint.
     """
+    saved = time.monotonic()
     for epoch in range(done + 1, config.epochs + 1):
 
         def tell(step: int, steps: int, what: str = "", before: int = epoch - 1, **values: float) -> None:
@@ -58,8 +64,9 @@ def train_epochs(
         due = epoch % every == 0 or epoch == config.epochs
         if due or measure_all:
             record.log(epoch, **measure(epoch, loss))
-        if due:
+        if due or time.monotonic() - saved >= LONG:
             record.save(epoch, *keep())
+            saved = time.monotonic()
 
 
 def check_finite(what: str, value: float, epoch: int, config: Any) -> None:

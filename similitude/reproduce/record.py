@@ -84,6 +84,7 @@ class Record:
     """One run's folder, opened to start the run or to resume it.
 
     recipe, row: which line of the experiment's tables the run belongs to; see ``settings.row``.
+    smoke: whether its numbers mean nothing, which result.json then says.
     """
 
     folder: Path
@@ -92,13 +93,14 @@ class Record:
     device: str
     recipe: str
     row: str
+    smoke: bool
     before: float
     start: float
     origin: dict[str, Any]
 
-    def __init__(self, folder: Path, name: str, config: Any, device: str, recipe: str = "", row: str = ""):
+    def __init__(self, folder: Path, name: str, config: Any, device: str, recipe: str = "", row: str = "", smoke=False):
         self.folder, self.name, self.config, self.device = Path(folder), name, config, device
-        self.recipe, self.row = recipe, row
+        self.recipe, self.row, self.smoke = recipe, row, smoke
         self.hashes: dict[str, str] = {}
         self.before = 0.0  # seconds of earlier sittings
         self._events: Any = None
@@ -269,6 +271,7 @@ class Record:
             "experiment": self.name,
             "recipe": self.recipe,
             "row": self.row,
+            **({"smoke": True} if self.smoke else {}),
             "config": _plain(asdict(self.config)),
             "result": _plain(result),
             "data": self.hashes,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from . import Experiment
+
+# Seconds between plain lines of progress: at least, and at most where nothing took longer.
+OFTEN, SELDOM = 1, 30
 
 
 def run(
@@ -52,7 +56,7 @@ def run(
     made = make_writable(Path(results), "--results") if results and not smoke else []
     folder = Path(out) if out else _folder(Path("runs"), own)
     try:
-        record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke))
+        record = Record(folder, name, config, device, recipe, row(experiment, recipe, config, smoke), smoke)
         content = record.result
         if content:
             _show(console, f"{record.folder} has ended already; this is its result.")
@@ -74,9 +78,13 @@ def run(
 def _ended(experiment: Experiment, record: Record, console: Console | None) -> dict:
     try:
         with progress_of(console, experiment.name) as progress:
-            return record.finish(experiment.run(record.config, record, progress))
+            # Numbers of a smoke run are never shown.
+            quiet = lambda step, steps, what="", **_: progress(step, steps, what)  # noqa: E731
+            return record.finish(experiment.run(record.config, record, quiet if record.smoke else progress))
     except BaseException as error:
         record.leave()
+        if isinstance(error, KeyboardInterrupt) and not any(record.folder.glob("checkpoint-*[0-9]")):
+            raise KeyboardInterrupt("stopped before the first checkpoint; nothing of this run was saved.") from None
         if too_little_memory(error):
             raise RunError(f"too little memory: {str(error).splitlines()[0]}") from None
         raise
@@ -191,15 +199,33 @@ def _show(console: Console | None, item: object) -> None:
 
 
 @contextmanager
-def progress_of(console: Console | None, name: str, transient: bool = False):
-    """A function ``progress(step, steps, what, **values)`` that draws a bar on the console, if there is one."""
+def progress_of(console: Console | None, name: str, transient: bool = False, elapsed: bool = False):
+    """A function ``progress(step, steps, what, **values)`` that draws a bar on the console, if there is one.
+
+    A console that is no terminal gets plain lines instead, if what is drawn is to stay.
+
+    Args:
+        transient: Whether the bar vanishes at the end.
+        elapsed: Whether the bar has the time that passed, not the time that is left, for steps of unequal length.
+    """
     if console is None:
         yield lambda *_, **__: None
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    if not (console.is_terminal or console.is_jupyter or transient):
+        yield _lines(console, name)
+        return
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[values]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as bar:
+    timed = TimeElapsedColumn() if elapsed else TimeRemainingColumn()
+    with Progress(*columns, timed, console=console, transient=transient) as bar:
         task = bar.add_task(name, total=None, values="")
 
         def progress(step: int, steps: int, what: str = "", **values: float) -> None:
@@ -211,3 +237,21 @@ def progress_of(console: Console | None, name: str, transient: bool = False):
             bar.update(task, completed=step, total=steps, description=f"{name} {what}".strip(), values=", ".join(shown))
 
         yield progress
+
+
+def _lines(console: Console, name: str) -> Callable[..., None]:
+    """A function ``progress(step, steps, what, **values)`` that prints a line every tenth of the way, or 30 s."""
+    start = last = time.monotonic()
+    tenth = 0
+
+    def progress(step: int, steps: int, what: str = "", **values: float) -> None:
+        nonlocal last, tenth
+        now, share = time.monotonic(), step / max(steps, 1)
+        # Parts that take less than a second are not worth a line.
+        if now - last < OFTEN or (int(10 * share) == tenth and now - last < SELDOM):
+            return
+        last, tenth = now, int(10 * share)
+        shown = [f"{share:.0%}", *(f"{key} {value:.3f}" for key, value in values.items()), f"{now - start:.0f} s"]
+        _show(console, f"{f'{name} {what}'.strip()}: {', '.join(shown)}")
+
+    return progress

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from similitude import TverskySimilarity, cli
 from similitude.reproduce import demo, editing, explored, run
 from similitude.reproduce.data.made_up import synthetic_digits
+from similitude.reproduce.figures.runs import MADE_UP
 from similitude.retrieval import TverskyIndex
 
 
@@ -68,7 +69,14 @@ def test_a_run_is_shown_with_the_accuracy_that_it_reports(mnist_run, tmp_path):
         assert found.exit_code == 0, found.output
         assert about(tmp_path / "page.html")["accuracy"] == pytest.approx(result[name]["accuracy"], abs=1e-6)
     found = invoke(mnist_run, "--beside", mnist_run, "--out", tmp_path / "page.html")
-    assert about(tmp_path / "page.html")["beside"]["title"] == "mnist"
+    assert about(tmp_path / "page.html")["beside"]["title"] == f"mnist ({MADE_UP})"
+
+
+def test_the_page_of_a_smoke_run_says_that_its_digits_are_made_up(mnist_run, tmp_path):
+    invoke(mnist_run, "--out", tmp_path / "page.html")
+    page = about(tmp_path / "page.html")
+    assert page["title"] == f"mnist ({MADE_UP})"
+    assert page["note_of_page"] == f"The digits are {MADE_UP}."
 
 
 def test_names_are_kept_in_the_run(mnist_run, tmp_path):

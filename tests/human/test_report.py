@@ -93,6 +93,16 @@ def test_names_are_text_and_not_html(tmp_path):
     assert "&lt;b&gt;&amp;" in page
 
 
+def test_a_stop_before_the_fit_ends_says_that_nothing_was_kept(said, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report.TverskySimilarityModel, "fit", stop)
+    result = invoke(said, "--kind", "confusions", "--out", tmp_path / "out", *QUICK)
+    assert result.exit_code == 130
+    assert result.stderr == "stopped before the fit ended; nothing of it was kept.\n"
+
+
 def test_rivals_are_in_the_page_and_a_stop_costs_one_row(said, tmp_path, monkeypatch):
     out, done = tmp_path / "out", []
     fit = report.TverskySimilarityModel.fit

@@ -16,7 +16,7 @@ from ...page import one_file
 from .. import EXPERIMENTS, find
 from ..record import RunError, check_whole, make_writable, result_of_now
 from ..results import origin, unknown_settings
-from .runs import Made, Missing, Progress, Run
+from .runs import Drawn, Made, Missing, Progress, Run
 
 FILES = resources.files(__name__.rpartition(".")[0])
 
@@ -47,6 +47,7 @@ def make(
     try:
         made = make_writable(out, "--out")
         for item in _figures(runs, progress):
+            item = _warned(item, runs[0].warning)
             if isinstance(item, Missing):
                 missing.append(item)
                 continue
@@ -72,8 +73,17 @@ def _figures(runs: list[Run], progress: Progress) -> Made:
         yield from kinds()[name](of[name], progress)
 
 
+def _warned(item: Drawn | Missing, warning: str) -> Drawn | Missing:
+    """A figure of a smoke run says so; one that has the paper's numbers too is not made."""
+    if not warning or isinstance(item, Missing):
+        return item
+    if item.compares:
+        return Missing(item.title, f"numbers of a smoke run do not belong beside the paper's ({warning})")
+    return item._replace(title=f"{item.title} ({warning})", alt=f"{item.alt} ({warning})")
+
+
 def runs_in(folder: Path) -> list[Run]:
-    """The run in this folder, or all results in it."""
+    """The run in this folder, or all results in it, of which none may be a smoke run's."""
     if (folder / "result.json").exists():
         check_whole(folder)
         run = Run(folder.resolve().name, _read(folder / "result.json"), f"{folder}/")
@@ -88,6 +98,11 @@ def runs_in(folder: Path) -> list[Run]:
     found = [run for run in found if isinstance(run.whole, dict) and run.whole.get("experiment") in kinds()]
     if not found:
         raise RunError(f"no results in {folder}; make some with: similitude reproduce xor")
+    for run in found:
+        if run.warning:
+            why = "was measured on made-up data" if run.config.get("made_up") else "is of a smoke run"
+            again = f"similitude reproduce {run.whole['experiment']}"
+            raise RunError(f"{folder / run.label}.json {why}; remove it, or make it again with: {again}")
     return found
 
 
@@ -106,8 +121,17 @@ def page(drawn: list[dict[str, str]], missing: list[Missing], runs: list[Run], o
     filled = _each(filled, "figures", ({**row, "content": content} for row, content in zip(drawn, contents)))
     filled = _each(filled, "missing", (item._asdict() for item in missing))
     filled = _kept(filled, "not-made", bool(missing))
-    origins = ({"label": run.label, "origin": origin(run.whole).removeprefix("- ")} for run in runs)
+    # The runs of a page are all smoke runs, or none is.
+    warnings = {run.warning for run in runs if run.warning}
+    filled = _each(filled, "warned", ({"warning": warning.capitalize()} for warning in warnings))
+    origins = ({"label": run.label, "origin": _origin(run)} for run in runs)
     return _each(filled, "origins", origins)
+
+
+def _origin(run: Run) -> str:
+    # A smoke run's row leaves out what makes it small.
+    changed = {"row": ", ".join(part for part in ("changed by --smoke", run.whole["row"]) if part)}
+    return origin(run.whole | (changed if run.warning else {})).removeprefix("- ")
 
 
 def _each(page: str, block: str, rows: Iterable[Mapping[str, str]]) -> str:

@@ -30,10 +30,9 @@ def of_ptb(runs: list[Run], progress: Progress) -> Made:
         own = [run for run in runs if (run.config["init"], run.config["tied"]) == (init, tied)]
         series, levels = perplexities(own, init, tied)
         ties = "tied" if tied else "untied"
-        made_up = ", ours on made-up tokens" if any(run.config["made_up"] for run in own) else ""
-        title = f"PTB: validation perplexity against K, {init}, {ties} prototypes{made_up}"
+        title = f"PTB: validation perplexity against K, {init}, {ties} prototypes"
         alt = "Lines of perplexity against the number of features: the paper's, and ours beside them."
-        yield Drawn(f"ptb-perplexity-{init}-{ties}", title, alt, perplexity(series, levels))
+        yield Drawn(f"ptb-perplexity-{init}-{ties}", title, alt, perplexity(series, levels), compares=True)
     traces = {name: trace for name, run in named.items() if (trace := run.trace())}
     if traces:
         alt = "α, β and θ of the head over the epochs of training."

@@ -18,6 +18,9 @@ from ..record import RunError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What stands beside all that is shown of a smoke run.
+MADE_UP = "made-up data: the numbers mean nothing"
+
 
 class Run(NamedTuple):
     """A finished run: its label, its result.json, and the prefix of the paths of its other files."""
@@ -29,6 +32,14 @@ class Run(NamedTuple):
     @property
     def config(self) -> dict[str, Any]:
         return self.whole["config"]
+
+    @property
+    def warning(self) -> str:
+        """What to say beside the numbers of a smoke run; empty for any other."""
+        if self.whole.get("config", {}).get("made_up"):
+            return MADE_UP
+        # XOR's points are real, but a smoke run takes few steps.
+        return "smoke run: the numbers mean nothing" if self.whole.get("smoke") else ""
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays in the run's NAME.npz; empty if it has no such file."""
@@ -65,12 +76,16 @@ class Run(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A figure, the name of its file, a heading, and a description for those who cannot see it."""
+    """A figure, the name of its file, a heading, and a description for those who cannot see it.
+
+    compares: whether it has our numbers beside the paper's.
+    """
 
     name: str
     title: str
     alt: str
     figure: Figure
+    compares: bool = False
 
 
 class Missing(NamedTuple):

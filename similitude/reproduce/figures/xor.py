@@ -47,6 +47,7 @@ def of_xor(runs: list[Run], progress: Progress) -> Made:
         "XOR: share of models that converge, by factor",
         "Bars of p(conv) by reductions, initialisation, normalisation and number of features: the paper's and ours.",
         convergence_bars(bars(grids)),
+        compares=True,
     )
     for run in grids:
         level = run.config["level"]
@@ -60,11 +61,12 @@ def _boundaries(run: Run, end: str, which: str, progress: Progress) -> Made:
     config = xor.Config(**{**settings, "num_features": tuple(settings["num_features"])})
     right = run.arrays("outcomes").get("right")
     level, file = f"{config.level} level{which}", f"{config.level}{end}"
-    tell = lambda n: progress(n, 2 * SHOWN + len(SIZES), f"boundaries, {config.level} level")  # noqa: E731
-    tell(0)
+    tell = lambda n, what: progress(n, 2 * SHOWN + len(SIZES), f"boundaries, {config.level} level: {what}")  # noqa: E731
     for n, (name, converged) in enumerate((("converged", True), ("not-converged", False))):
         title = f"XOR: models with 4 features that {'' if converged else 'did not '}converge, {level}"
-        found = _ended(config, right, converged, lambda count, first=SHOWN * n: tell(first + count))
+        told = lambda count, first=SHOWN * n, what=name: tell(first + count, what)  # noqa: E731
+        told(0)
+        found = _ended(config, right, converged, told)
         if found:
             alt = "Planes coloured by the class that a layer gives, one for each start of prototypes and features."
             yield Drawn(f"xor-{name}-{file}", title, alt, decision_boundaries(found))
@@ -72,9 +74,9 @@ def _boundaries(run: Run, end: str, which: str, progress: Progress) -> Made:
             yield Missing(title, f"none of {TRIES} starts did")
     found = {}
     for n, K in enumerate(SIZES):
+        tell(2 * SHOWN + n, f"{K} features")
         layer, count = successful(config, K, right)
         found[f"{K} features" + ("" if count == 4 else f"\n{count} of 4 points right")] = layer
-        tell(2 * SHOWN + n + 1)
     found["nn.Linear: undecided"] = linear(config)
     alt = (
         "Planes coloured by the class that a layer gives, for growing feature banks: bent boundaries for Tversky "
