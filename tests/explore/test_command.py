@@ -26,7 +26,7 @@ def about(path):
 
 @pytest.fixture
 def few_digits(monkeypatch):
-    made = synthetic_digits(200)
+    made = synthetic_digits(256)  # as many as the demo has features
     train, test = (x.float().div(255).flatten(1) for x in (made.train_x, made.test_x))
     mean, deviation = train.mean(0), (train - train.mean(0)).std().item()
     x, test_x = ((part - mean) / deviation for part in (train, test))
