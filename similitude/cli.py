@@ -93,6 +93,7 @@ def fields(
         evaluate(expression, lambda name, quoted: 0)
     except ExpressionError as error:
         fail(str(error))
+    from .interpret import listed
     from .interpret import words as word_sources
     from .reproduce.run import progress_of
 
@@ -103,8 +104,8 @@ def fields(
             raise word_sources.SourceError(f"--bank must be one of {', '.join(word_sources.BANKS)}; got {bank!r}.")
         with progress_of(console, "reading words", transient=True) as progress:
             u = word_sources.universe(source, names, words, features, seed, progress, fit, bank)
-        found = word_sources.field_of(u, expression, strongest, words)
-    for line in word_sources.tables(u, found, top, not others, strongest):
+        found = listed.field_of(u, expression, strongest, words)
+    for line in listed.tables(u, found, top, not others, strongest):
         console.print(line)
 
 

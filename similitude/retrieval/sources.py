@@ -70,7 +70,7 @@ def read(
     if path.suffix == ".safetensors" and path.is_file() and names is None and (found := _vectors(path)) is not None:
         return Documents(found[:many], range(len(found[:many])))
     try:
-        found = words.read(source, names, many)
+        found = words.read(source, names, many, matched=True)
     except words.SourceError as error:
         raise SourceError(str(error)) from None
     ids, vectors = _once(found.names[:many], found.vectors[:many])

@@ -67,6 +67,27 @@ def test_vectors_in_a_safetensors_file_have_numbers_or_names(vectors, tmp_path):
     assert run("search", tmp_path / "names", "tea", "--top", 1).output.split()[-1] == "coffee"
 
 
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (NAMES[:5], "names.txt has 5 names for 8 vectors; one a line is expected"),
+        (NAMES[:1], "names.txt has 1 name for 8 vectors"),
+        ([*NAMES, "ten"], "names.txt has 9 names for 8 vectors"),
+        ([*NAMES[:7], "tea"], "names.txt has 'tea' on line 3 and on line 8; each vector needs its own name"),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_each_vector_has_one_name_of_its_own(vectors, names, sentence, beside, tmp_path):
+    path = tmp_path / ("" if beside else "elsewhere") / "names.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(names))
+    save_file({"wte.weight": vectors}, tmp_path / "w.safetensors")
+    done = run("index", tmp_path / "w.safetensors", "--out", tmp_path / "i", *([] if beside else ["--names", path]))
+    assert done.exit_code == 1
+    assert sentence in done.output
+    assert not (tmp_path / "i").exists()
+
+
 def test_a_checkpoint_brings_its_bank(vectors, tmp_path):
     bank = torch.randn(5, 6)
     save_file({"wte.weight": vectors, "features.weight": bank}, tmp_path / "model.safetensors")
