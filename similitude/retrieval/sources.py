@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ..bank import FeatureBank
 from ..checks import check_vectors
-from ..files import parse_json, read_json, read_text, write_json
+from ..files import check_place, parse_json, read_json, read_text, write_json
 from ..initialize import init_from_data
 from ..interpret import words
 from ..nn import TverskySimilarity
 from ..presence import scattered
 from .index import TverskyIndex
+from .saved import ABOUT
 
 Progress = Callable[..., None]
 
@@ -166,6 +167,11 @@ def encoder(model: str) -> Callable[..., Tensor]:
         return torch.cat(parts)
 
     return encode
+
+
+def check_out(folder: Path) -> None:
+    """Raises ``OSError`` unless an index may be written to the folder."""
+    check_place(folder, ABOUT, "documents", (ABOUT, ENCODER, "index-????????.safetensors"))
 
 
 def note_encoder(folder: Path, model: str | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from similitude import cli
+from similitude.files import check_place
 from similitude.human import TverskySimilarityModel, directed, morse, plots, ratings, report, similarities
 from similitude.human.sheets import read_csv
 
@@ -181,6 +182,25 @@ def test_what_cannot_be_fitted_is_one_sentence_and_writes_nothing(said, tmp_path
     assert sentence in result.output
     assert result.output.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_fit_takes_no_place_of_another_program(said, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.json", "model.safetensors", "result.json", ".lock"):
+        (run / name).write_text("{}")
+    for out, sentence in [
+        (run, f"cannot write to {run}: another program wrote its config.json; give another --out.\n"),
+        (said, f"cannot write to {said}: it is a file.\n"),
+    ]:
+        result = invoke(said, "--kind", "confusions", "--out", out, *QUICK)
+        assert (result.exit_code, result.output) == (1, sentence)
+    assert (run / "model.safetensors").read_text() == "{}"
+    # Of a fit that was stopped while it saved.
+    (run / "config.json").unlink()
+    (run / "result.json").unlink()
+    (run / ".model.json.77.half").touch()
+    check_place(run, "model.json", "judgements", report.OWN)
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):

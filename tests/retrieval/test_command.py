@@ -88,6 +88,35 @@ def test_each_vector_has_one_name_of_its_own(vectors, names, sentence, beside, t
     assert not (tmp_path / "i").exists()
 
 
+def test_an_index_takes_no_place_of_another_program(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "read", lambda *_: pytest.fail("it was read"))
+    run_of = tmp_path / "run"
+    run_of.mkdir()
+    (run_of / "model.safetensors").write_text("a run's")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "index.json").write_text("[]")
+    for out, sentence in [
+        (run_of, f"cannot write to {run_of}: another program wrote its model.safetensors; give another --out."),
+        (tmp_path / "odd", "another program wrote its index.json"),
+        (words, f"cannot write to {words}: it is a file."),
+        (words / "in", f"cannot write to {words / 'in'}: {words} is a file."),
+    ]:
+        done = run("index", words, "--out", out)
+        assert done.exit_code == 1
+        assert sentence in done.output
+    assert [path.name for path in run_of.iterdir()] == ["model.safetensors"]
+
+
+def test_an_index_takes_the_place_of_one_and_of_one_that_was_stopped(words, tmp_path):
+    small = ("--features", 6, "--presence", 0.4)
+    (tmp_path / "i").mkdir()
+    for left in ((".lock", ".index-12345678.safetensors.77.half"), ("notes.txt",)):
+        for name in left:
+            (tmp_path / "i" / name).touch()
+        done = run("index", words, "--out", tmp_path / "i", *small)
+        assert done.exit_code == 0, done.output
+
+
 def test_a_checkpoint_brings_its_bank(vectors, tmp_path):
     bank = torch.randn(5, 6)
     save_file({"wte.weight": vectors, "features.weight": bank}, tmp_path / "model.safetensors")
