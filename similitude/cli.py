@@ -23,6 +23,8 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
+PROGRAM = "similitude"
+
 
 def main() -> None:
     try:
@@ -31,12 +33,16 @@ def main() -> None:
     except ModuleNotFoundError:
         print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
         sys.exit(1)
+    # typer would install it for the command python.
+    if any(word.startswith("--install-completion") for word in sys.argv[1:]) and Path(sys.argv[0]).stem != PROGRAM:
+        print(f"completion is of the command {PROGRAM}; run: {PROGRAM} --install-completion", file=sys.stderr)
+        sys.exit(2)
     make_app()()
 
 
 def make_app() -> typer.Typer:
     app = typer.Typer(
-        name="similitude",
+        name=PROGRAM,
         help="Tversky neural networks for PyTorch: layers that compare by what is shared and what is not.",
         no_args_is_help=True,
         rich_markup_mode="markdown",  # joins the lines of a docstring
