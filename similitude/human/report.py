@@ -263,7 +263,7 @@ def _constants(model: TverskySimilarityModel, summary: Summary) -> str:
     rows = [
         [meaning[name], value, f"{low:.3f} to {high:.3f}"] for name, (value, low, high) in summary.constants.items()
     ]
-    table = _table(["weight", "best fit", "95 % of fits to resampled pairs"], rows)
+    table = _table(["weight", "best fit", summary.interval], rows)
     if not summary.ordered:
         return table + "<p>α and β are one number here.</p>"
     return table + f"<p>α &gt; β in {summary.agree:.0%} of these fits.</p>"
