@@ -113,6 +113,11 @@ def read_text(path: Path) -> str:
         raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
+def check_readable(path: Path) -> None:
+    """Raises the ``OSError`` of a file that cannot be opened; safetensors says of any that it is not there."""
+    open(path, "rb").close()
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; ``ValueError`` if it is none, or nests too deeply to be read."""
     try:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._text import nearest
 from ..bank import FeatureBank
 from ..checks import check_vectors
-from ..files import check_place, parse_json, read_json, read_text, write_json
+from ..files import check_place, check_readable, parse_json, read_json, read_text, write_json
 from ..initialize import init_from_data
 from ..interpret import words
 from ..nn import TverskySimilarity
@@ -89,6 +90,7 @@ def _vectors(path: Path) -> Tensor | None:
     """The vectors of a safetensors file that holds little else, or None."""
     from safetensors import SafetensorError, safe_open
 
+    check_readable(path)
     try:
         with safe_open(path, "pt") as opened:
             there = list(opened.keys())
@@ -199,8 +201,11 @@ def query_in(index: TverskyIndex, folder: Path, query: str) -> Any:
             return given
     model = encoder_of(folder)
     if model is None:
-        known = ", ".join(str(index.ids[row]) for row in range(min(5, len(index))))
-        raise SourceError(f"no document is named {query!r}; those in the index are {known} …")
+        known = [str(index.ids[row]) for row in range(len(index))]
+        lower = {name.lower(): name for name in reversed(known)}
+        near = [lower[name] for name in nearest(query.strip().lower(), lower)]
+        told = f"nearest names: {', '.join(near)}" if near else f"those in the index are {', '.join(known[:5])} …"
+        raise SourceError(f"no document is named {query!r}; {told}")
     return encoder(model)([query])[0]
 
 

@@ -176,11 +176,17 @@ def test_what_cannot_be_read_is_one_sentence(words, tmp_path):
         assert re.search(sentence, done.output), done.output
         assert "Traceback" not in done.output
         assert not (tmp_path / "index").exists()
-    assert "no index in" in run("search", tmp_path / "index", "tea").output
+    told = run("search", tmp_path / "index", "tea").output
+    assert f"no index in {tmp_path / 'index'}" in told
+    assert told.endswith(f"or: similitude index SOURCE --out {tmp_path / 'index'}\n")
+    told = run("search", words, "tea").output
+    command = f"similitude index {words} --out FOLDER"
+    assert told == f"{words} is a file, and an index is a folder; make one with: {command}\n"
     run("index", words, *out, "--features", 6, "--presence", 0.4)
     assert (
         "no document is named 'milk'; those in the index are paris" in run("search", tmp_path / "index", "milk").output
     )
+    assert run("search", tmp_path / "index", "Cofee").output == "no document is named 'Cofee'; nearest names: coffee\n"
     # An index by a form that no sum over features explains still has hits.
     layer = TverskySimilarity(6, 5, level="set", intersection="min")
     index = TverskyIndex(layer)
