@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..checks import check_vectors, short
 from ..clusters import spherical_means
-from ..files import changed, checkpoints, parse_json, read_json, read_text
+from ..files import changed, check_readable, checkpoints, parse_json, read_json, read_text
 from ..form import check_choice
 from ..nn import FeatureBank, TverskyProjection
 from ..ops.modes import wide
@@ -299,6 +299,7 @@ def _tensors(files: Sequence[Path]) -> dict[str, Path]:
 
     found: dict[str, Path] = {}
     for file in files:
+        check_readable(file)
         try:
             with safe_open(file, "pt") as opened:
                 found |= dict.fromkeys(opened.keys(), file)

@@ -256,7 +256,7 @@ def gallery(
     console = Console()
     stopped = f"stopped; the figures so far are in {out}, without a page."
     with (
-        sentences("figures need {}", stopped, RunError, extra="viz"),
+        sentences("figures need {}", stopped, RunError, OSError, extra="viz"),
         progress_of(console, "gallery", transient=True) as progress,
     ):
         written, missing = make(run, out, svg, progress)

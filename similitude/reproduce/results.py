@@ -87,8 +87,10 @@ def _checked(path: Path, name: str, content: Any = None) -> dict:
     why = ""
     try:
         content = content or read_json(path)
-    except (ValueError, OSError):
+    except ValueError:
         why = "is not JSON"
+    except OSError as error:
+        raise RunError(f"cannot open {path}: {error.strerror}.") from None
     whole = isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()
     if not why and not (whole and isinstance(content["config"], dict) and isinstance(content["result"], dict)):
         why = "holds no result"
