@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .._text import printable
@@ -37,9 +38,19 @@ def tables(
         sizes.add_section()
         sizes.add_row(shown(field.label), f"{len(field):,}")
     if not field:
-        return [sizes, "no feature is left: every name scores 0 in an empty field; take fewer names away."]
+        return [sizes, f"no feature is left: every name scores 0 in an empty field; {_more(field, strongest)}."]
     ranking = Table("", "name", title="highest in this field")
     ranking.add_column("score", justify="right")
     for place, (name, score) in enumerate(field.rank(top, named), 1):
         ranking.add_row(str(place), shown(name), f"{score:.2f}")
     return [sizes, ranking, *([shown(of.note)] if of.note else [])]
+
+
+def _more(field: FeatureSet, strongest: int | None) -> str:
+    """What would leave a feature in an empty field."""
+    marks = set(re.sub(r'"(?:\\.|[^"\\])*"', "", field.label))
+    if "-" in marks:
+        return "take fewer names away"
+    if strongest is not None:
+        return "count more than the strongest"
+    return "join fewer names by &" if "&" in marks else "ask for another name"
