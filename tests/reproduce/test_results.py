@@ -229,3 +229,14 @@ def test_without_a_folder_of_results_those_of_the_wheel_are_shown(monkeypatch, t
     assert "no results of xor in elsewhere" in other.stderr
     (tmp_path / "results").mkdir()
     assert "no results of xor in results" in invoke("xor").stderr
+
+
+def test_a_result_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    (tmp_path / "xor-a.json").touch()
+
+    def locked(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(results, "read_json", locked)
+    result = invoke("xor", "--results", tmp_path)
+    assert (result.exit_code, result.stderr) == (1, f"cannot open {tmp_path / 'xor-a.json'}: Permission denied.\n")
