@@ -1,5 +1,6 @@
 """Text tables for ``print``, text that is safe to print, and the same text in a notebook."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import zip_longest
@@ -30,3 +31,13 @@ def as_html(shown: object) -> str:
 def printable(text: str) -> str:
     """The text with escapes in place of what a terminal would obey or cannot show."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def nearest(wanted: str, known: Iterable[str]) -> list[str]:
+    """Up to three names to suggest; among many names, only those of nearly this length that begin or end alike."""
+    names = list(known)
+    if len(names) > 10_000:
+        start, end = wanted[:2], wanted[-2:]
+        alike = (name for name in names if name[:2] == start or name[-2:] == end)
+        names = [name for name in alike if abs(len(name) - len(wanted)) < 3]
+    return difflib.get_close_matches(wanted, names, n=3)

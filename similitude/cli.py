@@ -23,6 +23,8 @@ else:
     with suppress(ModuleNotFoundError):
         import typer
 
+PROGRAM = "similitude"
+
 
 def main() -> None:
     try:
@@ -31,12 +33,16 @@ def main() -> None:
     except ModuleNotFoundError:
         print("similitude's commands need the cli extra: pip install 'similitude[cli]'", file=sys.stderr)
         sys.exit(1)
+    # typer would install it for the command python.
+    if any(word.startswith("--install-completion") for word in sys.argv[1:]) and Path(sys.argv[0]).stem != PROGRAM:
+        print(f"completion is of the command {PROGRAM}; run: {PROGRAM} --install-completion", file=sys.stderr)
+        sys.exit(2)
     make_app()()
 
 
 def make_app() -> typer.Typer:
     app = typer.Typer(
-        name="similitude",
+        name=PROGRAM,
         help="Tversky neural networks for PyTorch: layers that compare by what is shared and what is not.",
         no_args_is_help=True,
         rich_markup_mode="markdown",  # joins the lines of a docstring
@@ -93,6 +99,7 @@ def fields(
         evaluate(expression, lambda name, quoted: 0)
     except ExpressionError as error:
         fail(str(error))
+    from .interpret import listed
     from .interpret import words as word_sources
     from .reproduce.run import progress_of
 
@@ -103,8 +110,8 @@ def fields(
             raise word_sources.SourceError(f"--bank must be one of {', '.join(word_sources.BANKS)}; got {bank!r}.")
         with progress_of(console, "reading words", transient=True) as progress:
             u = word_sources.universe(source, names, words, features, seed, progress, fit, bank)
-        found = word_sources.field_of(u, expression, strongest, words)
-    for line in word_sources.tables(u, found, top, not others, strongest):
+        found = listed.field_of(u, expression, strongest, words)
+    for line in listed.tables(u, found, top, not others, strongest):
         console.print(line)
 
 

@@ -55,6 +55,33 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+def check_place(folder: Path, mark: str, key: str, names: Iterable[str]) -> None:
+    """Raises ``OSError`` unless a command can write to the folder and takes nothing of others from it.
+
+    Args:
+        folder: a folder that is not there yet, is empty, or is the command's own.
+        mark: a JSON file that the command leaves behind.
+        key: what is in that file and in no other's.
+        names: patterns of all that the command writes; what a stop leaves has its lock and these alone.
+    """
+    near = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not near.is_dir():
+        raise FileExistsError(f"cannot write to {folder}: {'it' if near == folder else near} is a file.")
+    if not os.access(near, os.W_OK):
+        raise PermissionError(f"cannot write to {folder}: permission denied; give another --out.")
+    there = sorted(path.name for path in folder.iterdir()) if near == folder else []
+    others = [name for name in there if not any(fnmatch(name, own) for own in (".lock", "*.half", *names))]
+    if not there or (".lock" in there and not others):
+        return
+    with suppress(OSError, ValueError):
+        found = read_json(folder / mark)
+        if isinstance(found, dict) and key in found:
+            return
+    raise FileExistsError(
+        f"cannot write to {folder}: another program wrote its {(others or there)[0]}; give another --out."
+    )
+
+
 def clear_halves(folder: Path, name: str = "*") -> None:
     """Removes what killed processes left of files of this name."""
     for half in (path for path in folder.glob("*.half") if fnmatch(path.name, f"{name}.half")):
@@ -84,6 +111,11 @@ def read_text(path: Path) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def check_readable(path: Path) -> None:
+    """Raises the ``OSError`` of a file that cannot be opened; safetensors says of any that it is not there."""
+    open(path, "rb").close()
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -100,7 +100,8 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
         return value
     near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.{hint}")
+    shown = ", ".join(choice or "'' (none)" for choice in choices)
+    raise ValueError(f"{name} must be one of {shown}; got {value!r}.{hint}")
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -16,6 +16,9 @@ from .judgements import Array, Judgements
 if TYPE_CHECKING:
     from .model import TverskySimilarityModel
 
+# Resampled fits from which on 95 % of them are told; of fewer, the lowest and the highest.
+MANY = 20
+
 
 @dataclass(frozen=True)
 class Found:
@@ -53,7 +56,7 @@ class Contrasted:
 
 @dataclass(frozen=True)
 class Summary:
-    """α, β, θ of the best restart, their 95 % intervals over resampled pairs, and warnings."""
+    """α, β, θ of the best restart, their intervals over fits to resampled pairs, and warnings."""
 
     constants: dict[str, tuple[float, float, float]]
     agree: float
@@ -61,11 +64,17 @@ class Summary:
     parameters: int
     warnings: list[str]
     ordered: bool = True  # whether α and β are two numbers
+    fits: int = MANY
+
+    @property
+    def interval(self) -> str:
+        """What the intervals are; few fits have no 95 % of them."""
+        return "95 % of resampled fits" if self.fits >= MANY else f"range of {self.fits} resampled fits"
 
     def __str__(self) -> str:
         lines = [f"{self.judgements}; {self.parameters} parameters"]
         for name, (value, low, high) in self.constants.items():
-            lines.append(f"  {name:8s} {value:8.3f}   95 % of resampled fits: {low:.3f} to {high:.3f}")
+            lines.append(f"  {name:8s} {value:8.3f}   {self.interval}: {low:.3f} to {high:.3f}")
         if self.ordered:
             lines.append(f"  α > β in {self.agree:.0%} of resampled fits")
         return "\n".join([*lines, *(f"  ! {sentence}" for sentence in self.warnings)])
@@ -89,7 +98,9 @@ def summarise(
     sentences = model.warnings()
     if "beta" in p and 0.025 < agree < 0.975 and not any("α" in sentence for sentence in sentences):
         sentences.append(f"α > β in {agree:.0%} of resampled fits, so the judgements do not tell which is larger.")
-    return Summary(constants, agree, repr(said), model.family_.parameters(len(said.objects)), sentences, "beta" in p)
+    return Summary(
+        constants, agree, repr(said), model.family_.parameters(len(said.objects)), sentences, "beta" in p, bootstrap
+    )
 
 
 def answered(model: TverskySimilarityModel, said: Judgements) -> tuple[Array, Array]:
@@ -100,7 +111,7 @@ def answered(model: TverskySimilarityModel, said: Judgements) -> tuple[Array, Ar
 
 
 def _interval(values: Array) -> tuple[float, float]:
-    low, high = np.quantile(values, (0.025, 0.975))
+    low, high = np.quantile(values, (0.025, 0.975) if len(values) >= MANY else (0, 1))
     return float(low), float(high)
 
 

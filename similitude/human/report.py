@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..files import clear_halves, locked, make_folder, write_text
+from ..files import check_place, clear_halves, locked, make_folder, write_text
 from . import folds, plots, saved, sheets
 from .found import Summary, answered
 from .judgements import Judgements
@@ -29,6 +29,8 @@ PAGE = "report.html"
 TABLES = ("predicted.csv", "features.csv", "comparison.csv")
 FIGURES = ("fit", "directions", "features", "salience")
 KEPT = "rivals"
+# All that is in the folder.
+OWN = (PAGE, *TABLES, *(f"{name}.png" for name in FIGURES), saved.NUMBERS, saved.SETTINGS, KEPT)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Asked:
 
 def study(asked: Asked, say: Callable[[str], object] = print) -> Path:
     """The page, after everything is fitted and written; what was done before with the same judgements is kept."""
+    check_place(asked.out, saved.SETTINGS, "judgements", OWN)
     said = sheets.read_csv(asked.csv, asked.kind, asked.n, asked.scale)
     model = _model(asked, said)
     if asked.compare:
@@ -264,7 +267,7 @@ def _constants(model: TverskySimilarityModel, summary: Summary) -> str:
     rows = [
         [meaning[name], value, f"{low:.3f} to {high:.3f}"] for name, (value, low, high) in summary.constants.items()
     ]
-    table = _table(["weight", "best fit", "95 % of fits to resampled pairs"], rows)
+    table = _table(["weight", "best fit", summary.interval], rows)
     if not summary.ordered:
         return table + "<p>α and β are one number here.</p>"
     return table + f"<p>α &gt; β in {summary.agree:.0%} of these fits.</p>"

@@ -174,7 +174,8 @@ def _rows(text: str, name: str) -> tuple[list[str], list[list[str]]]:
         raise SheetError(f"{name} is not a CSV file: {error}.") from None
     lines = [line for line in lines if any(line)]
     if len(lines) < 2:
-        raise SheetError(f"{name} has {len(lines)} lines; a line of names and at least one of judgements are expected.")
+        count = f"{len(lines)} line{'s' * (len(lines) != 1)}"
+        raise SheetError(f"{name} has {count}; a line of names and at least one of judgements are expected.")
     head, rows = lines[0], lines[1:]
     for i, row in enumerate(rows):
         if len(row) != len(head):

@@ -5,7 +5,6 @@ N objects, K features, D dim. An object x has feature k when x · f_k > t_k, str
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._text import nearest
 from ..checks import check_vectors, check_width
 from ..form import check_choice
 from ..nn import FeatureBank
@@ -182,15 +182,7 @@ class Universe:
     def _nearest_names(self, name: str) -> list[str]:
         """Up to three names to suggest; among many names, only those of nearly this length that begin or end alike."""
         bare = {n.lstrip("".join(WORD_STARTS)).lower() or n: n for n in reversed(self.names)}
-        wanted = name.strip().lower()
-        if len(bare) > 10_000:
-            ends = (wanted[:2], wanted[-2:])
-            bare = {
-                b: n
-                for b, n in bare.items()
-                if abs(len(b) - len(wanted)) < 3 and (b[:2] == ends[0] or b[-2:] == ends[1])
-            }
-        return [quote(bare[b]) for b in difflib.get_close_matches(wanted, bare, n=3)]
+        return [quote(bare[b]) for b in nearest(name.strip().lower(), bare)]
 
     def vector(self, of: Object) -> Tensor:
         """The vector ``[D]`` of an object, given by its name, its index, or as any vector."""

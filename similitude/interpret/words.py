@@ -17,16 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._text import printable
 from ..checks import check_vectors, short
 from ..clusters import spherical_means
-from ..files import changed, checkpoints, parse_json, read_json, read_text
+from ..files import changed, check_readable, checkpoints, parse_json, read_json, read_text
 from ..form import check_choice
 from ..nn import FeatureBank, TverskyProjection
 from ..ops.modes import wide
-from .expression import ExpressionError
 from .reading import BANKS, EACH
-from .sets import FeatureSet, Universe
+from .sets import Universe
 
 __all__ = ["SourceError", "Words", "read", "universe"]
 
@@ -179,51 +177,16 @@ def fit_bank(
     return bank
 
 
-def field_of(of: Universe, expression: str, strongest: int | None = None, words: int | None = None) -> FeatureSet:
-    """The set that an expression means; the error for an unknown name says if only the first ``words`` were read."""
-    try:
-        return of(expression, strongest)
-    except ExpressionError as error:
-        if len(of) == words and error.problem.startswith("no object"):
-            problem = f"{error.problem} (the first {words:,} words were read; --words takes more)"
-            raise ExpressionError(problem, error.text, error.position) from None
-        raise
-
-
-def tables(
-    of: Universe, field: FeatureSet, top: int = 20, named: bool = True, strongest: int | None = None
-) -> list[Any]:
-    """What ``similitude fields`` prints: sizes of the named sets and of the field, and the highest scores in it."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    shown = lambda text: escape(printable(text))  # noqa: E731
-    sizes = Table("set", title=f"{len(of):,} names, {len(of.features):,} features")
-    sizes.add_column("features", justify="right")
-    for number in field.named:
-        size = len(of[number] if strongest is None else of[number].top(strongest))
-        sizes.add_row(shown(of.names[number]), f"{size:,}")
-    if field.label not in (of.names[number] for number in field.named):
-        sizes.add_section()
-        sizes.add_row(shown(field.label), f"{len(field):,}")
-    if not field:
-        return [sizes, "no feature is left: every name scores 0 in an empty field; take fewer names away."]
-    ranking = Table("", "name", title="highest in this field")
-    ranking.add_column("score", justify="right")
-    for place, (name, score) in enumerate(field.rank(top, named), 1):
-        ranking.add_row(str(place), shown(name), f"{score:.2f}")
-    return [sizes, ranking, *([shown(of.note)] if of.note else [])]
-
-
-def read(source: str | Path, names: str | Path | None = None, words: int | None = None) -> Words:
+def read(source: str | Path, names: str | Path | None = None, words: int | None = None, matched: bool = False) -> Words:
     """What a checkpoint or a file of word vectors holds.
 
     Args:
         source, names, words: As in ``universe``.
+        matched: refuses a text of names that has not one of its own for each vector.
     """
     path = Path(source).expanduser()
     if path.exists() and (path.suffix == ".safetensors" or (path.is_dir() and not any(path.glob("*_emb.npy")))):
-        return _checkpoint(path, names)
+        return _checkpoint(path, names, matched)
     if names is not None:
         raise SourceError(f"{source} must be a checkpoint for --names, a folder or a .safetensors file.")
     if not path.exists():
@@ -236,7 +199,7 @@ def read(source: str | Path, names: str | Path | None = None, words: int | None 
     return _arrays(path, words) if path.is_dir() else _text(path, words)
 
 
-def _checkpoint(path: Path, names: str | Path | None) -> Words:
+def _checkpoint(path: Path, names: str | Path | None, matched: bool) -> Words:
     files = _files(path)
     folder, labels = files[0].parent, None
     # A run's settings lie in its folder, and its checkpoints in folders within.
@@ -256,11 +219,26 @@ def _checkpoint(path: Path, names: str | Path | None) -> Words:
         names = next((f for place in places for name in VOCABULARIES if (f := place / name).exists()), None)
     if names is not None:
         labels = vocabulary(names)
+        # A tokenizer's files may have fewer names than a model has rows.
+        if matched and Path(names).name != "vocab.txt" and Path(names).suffix != ".json":
+            _check_matched(Path(names), labels, len(vectors))
     if labels is None:
         raise SourceError(f"{path} has vectors and no names: give the file of its vocabulary, --names vocab.json.")
     # Embeddings are padded to round sizes; what has no name cannot be asked for.
     vectors = vectors[: len(labels)]
     return Words(labels[: len(vectors)], vectors, bank, normalize)
+
+
+def _check_matched(path: Path, labels: list[str], vectors: int) -> None:
+    if len(labels) != vectors:
+        s = "s" * (len(labels) != 1)
+        raise SourceError(f"{path} has {len(labels):,} name{s} for {vectors:,} vectors; one a line is expected.")
+    first: dict[str, int] = {}
+    for line, label in enumerate(labels, 1):
+        if first.setdefault(label, line) != line:
+            raise SourceError(
+                f"{path} has {label!r} on line {first[label]} and on line {line}; each vector needs its own name."
+            )
 
 
 def _files(path: Path) -> list[Path]:
@@ -321,6 +299,7 @@ def _tensors(files: Sequence[Path]) -> dict[str, Path]:
 
     found: dict[str, Path] = {}
     for file in files:
+        check_readable(file)
         try:
             with safe_open(file, "pt") as opened:
                 found |= dict.fromkeys(opened.keys(), file)

@@ -226,14 +226,18 @@ def table(
 
     with sentences("tables need {}", "stopped.", RunError):
         if docs:
-            pages.write(docs, results)
+            for path in pages.write(docs, results):
+                Console().out(f"new: {path}", highlight=False)
             Console().out(f"pages written to {docs}", highlight=False)
         elif name:
             results = found.at_hand(results)
-            experiment, runs = find(name), list(found.load(results, name).values())
+            runs = found.load(results, name)
             if not runs:
                 fail(f"no results of {name} in {results}; make some with: similitude reproduce {name}")
-            for line in [*experiment.tables(runs), *found.caveats(runs)]:
+            own = list(runs.values())
+            with found.naming(name, runs):
+                tables = find(name).tables(own)
+            for line in [*tables, *found.caveats(own)]:
                 Console().print(line)
 
 
@@ -252,7 +256,7 @@ def gallery(
     console = Console()
     stopped = f"stopped; the figures so far are in {out}, without a page."
     with (
-        sentences("figures need {}", stopped, RunError, extra="viz"),
+        sentences("figures need {}", stopped, RunError, OSError, extra="viz"),
         progress_of(console, "gallery", transient=True, elapsed=True) as progress,
     ):
         written, missing = make(run, out, svg, progress)

@@ -68,6 +68,10 @@ def session_of(
     def tell(done: int, steps: int) -> None:
         progress(done, steps, "fitting a bank")
 
+    if not folder.exists() and source.replace("-", "_") != words.GLOVE_PACKAGE:
+        raise words.SourceError(
+            f"{source} does not exist; give a run's folder, a checkpoint, an index, word vectors, or demo."
+        )
     u = words.universe(source, vocabulary, how_many, features, progress=tell, bank=bank)
     return _session_of_words(u, f"Words of {folder.name or source}{_warning(folder)}", names, progress)
 

@@ -55,6 +55,8 @@ def fit(
             fail(f"--{name} must be one of {', '.join(choices)}; got {value!r}.", code=2)
     if n is not None and kind not in KINDS[:2]:
         fail(f"--n is the number of answers behind confusions or identification; {kind} have none.", code=2)
+    if held_out == "raters" and not compare:
+        fail("--held-out raters says what --compare holds out; add --compare.", code=2)
     stopped = f"stopped; go on with: {shlex.join(['similitude', *sys.argv[1:]])}"
     ends = None if scale is None else _ends(scale, kind)
     try:
@@ -63,6 +65,8 @@ def fit(
     except ImportError as error:
         fail(str(error))
     with sentences("fit needs {}", stopped, OSError):
+        import matplotlib  # noqa: F401
+
         asked = Asked(
             csv, kind, out, n, features, bias, compare, held_out, folds, repeats, restarts, steps, bootstrap, seed, ends
         )

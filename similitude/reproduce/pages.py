@@ -16,7 +16,7 @@ import numpy as np
 from ..files import write_text
 from . import EXPERIMENTS, Experiment, find
 from .record import RunError
-from .results import by_row, caveats, load, markdown
+from .results import by_row, caveats, load, markdown, naming
 
 BLOCK = re.compile(r"<!-- (\w+): (\w+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 PAGE = """# {title}
@@ -30,6 +30,7 @@ PAGE = """# {title}
 <!-- origin: {name} -->
 <!-- end -->
 """
+NOT_RUN = "Not run yet."
 INDEX = """# Results
 
 <!-- claims: all -->
@@ -38,7 +39,7 @@ INDEX = """# Results
 
 
 def write(folder: Path, results: Path) -> list[Path]:
-    """Writes the blocks of all pages in the folder, makes pages that are missing, and returns the pages."""
+    """Writes the blocks of all pages in the folder, makes pages that are missing, and returns the new ones."""
     if not results.is_dir():
         raise RunError(f"no folder {results}; make results with: similitude reproduce xor")
     link = Path(os.path.relpath(results, folder)).as_posix()
@@ -46,13 +47,25 @@ def write(folder: Path, results: Path) -> list[Path]:
     pages = {folder / "index.md": INDEX}
     pages |= {folder / f"{name}.md": PAGE.format(name=name, title=find(name).title) for name in EXPERIMENTS}
     try:
+        there = {path: path.read_text() for path in pages if path.exists()}
+        for path, text in there.items():
+            _check_kept(text, path, runs, results)
         folder.mkdir(parents=True, exist_ok=True)
         for path, new in pages.items():
-            text = path.read_text() if path.exists() else new
-            write_text(path, filled(text, path, runs, link))
+            write_text(path, filled(there.get(path, new), path, runs, link))
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}.") from None
-    return list(pages)
+    return [path for path in pages if path not in there]
+
+
+def _check_kept(text: str, path: Path, runs: dict[str, dict[Path, dict[str, Any]]], results: Path) -> None:
+    """Raises if a table on the page would be lost, because its experiment has no results."""
+    for kind, name, lines in BLOCK.findall(text):
+        if kind == "table" and lines.strip() not in ("", NOT_RUN) and not runs.get(name, True):
+            raise RunError(
+                f"{path} has a table of {name}, and {results} has no results of it; name their folder by --results, or "
+                f"make some with: similitude reproduce {name}"
+            )
 
 
 def filled(text: str, path: Path, runs: dict[str, dict[Path, dict[str, Any]]], link: str) -> str:
@@ -79,7 +92,9 @@ def claims(runs: dict[str, dict[Path, dict[str, Any]]]) -> list[str]:
     lines = ["| claim of the paper | verdict | paper | ours | |", "| --- | --- | --- | --- | --- |"]
     for name in EXPERIMENTS:
         experiment = find(name)
-        for claim in experiment.claims(list(runs[name].values())):
+        with naming(name, runs[name]):
+            found = experiment.claims(list(runs[name].values()))
+        for claim in found:
             cells = claim.says, f"**{claim.verdict}**", claim.paper, claim.ours, f"[{experiment.title}]({name}.md)"
             lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -87,11 +102,12 @@ def claims(runs: dict[str, dict[Path, dict[str, Any]]]) -> list[str]:
 
 def table(experiment: Experiment, runs: dict[Path, dict[str, Any]], link: str) -> list[str]:
     """The tables of an experiment, and what their stars mean."""
+    if not runs:
+        return [NOT_RUN]
     own = list(runs.values())
-    if not own:
-        return ["Not run yet."]
-    # A star at the start of a line is a list in Markdown.
-    lines = [*map(markdown, experiment.tables(own)), *(f"\\{line}" for line in caveats(own))]
+    with naming(experiment.name, runs):
+        # A star at the start of a line is a list in Markdown.
+        lines = [*map(markdown, experiment.tables(own)), *(f"\\{line}" for line in caveats(own))]
     return "\n\n".join(lines).splitlines()
 
 

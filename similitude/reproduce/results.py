@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,10 +87,15 @@ def _checked(path: Path, name: str, content: Any = None) -> dict:
     why = ""
     try:
         content = content or read_json(path)
-    except (ValueError, OSError):
+    except ValueError:
         why = "is not JSON"
-    if not why and not (isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()):
+    except OSError as error:
+        raise RunError(f"cannot open {path}: {error.strerror}.") from None
+    whole = isinstance(content, dict) and {"experiment", "config", "result"} <= content.keys()
+    if not why and not (whole and isinstance(content["config"], dict) and isinstance(content["result"], dict)):
         why = "holds no result"
+    if not why and not content["result"]:
+        why = "has an empty result"
     if content and not why:
         content = result_of_now(content)
         if content["experiment"] != name:
@@ -103,6 +109,19 @@ def _checked(path: Path, name: str, content: Any = None) -> dict:
     if why or not content:
         raise RunError(f"{path} {why}; remove it, or make it again with: similitude reproduce {name}")
     return content
+
+
+@contextmanager
+def naming(name: str, runs: dict[Path, dict[str, Any]]) -> Iterator[None]:
+    """Turns the lack of a value in a result into one sentence that names its file."""
+    try:
+        yield
+    except KeyError as error:
+        lacking = [path for path, run in runs.items() if error.args[0] not in run["result"]]
+        if not lacking:
+            raise
+        again = f"remove it, or make it again with: similitude reproduce {name}"
+        raise RunError(f"{lacking[0]} has no {error.args[0]!r} in its result; {again}") from None
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -60,6 +60,7 @@ def index(
     console = Console()
     stopped = f"stopped; {out} is as it was."
     with sentences("index needs {}", stopped, ValueError, TypeError, OSError):
+        sources.check_out(out)
         with progress_of(console, "reading", transient=True) as progress:
             found = sources.read(source, names, documents, model, progress)
         with progress_of(console, "features", transient=True) as progress:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -69,8 +70,8 @@ def of_recipe(experiment: Experiment, recipe: str, settings: list[str], smoke: b
 def usual(experiment: Experiment, recipe: str, smoke: bool = False) -> Any:
     """The recipe's own settings; with those that make the experiment's smoke run small."""
     if recipe not in experiment.recipes:
-        known = ", ".join(experiment.recipes)
-        raise RunError(f"no recipe {recipe!r} for {experiment.name}; there are {known}.")
+        known, hint = ", ".join(experiment.recipes), _hint(recipe, experiment.recipes)
+        raise RunError(f"no recipe {recipe!r} for {experiment.name}; there are {known}.{hint}")
     if not smoke:
         return experiment.recipes[recipe]
     papers = asdict(experiment.recipes["paper"])
@@ -102,8 +103,7 @@ def rows(experiment: Experiment, recipe: str, settings: list[str], smoke: bool =
 def row(experiment: Experiment, recipe: str, config: Any, smoke: bool = False) -> str:
     """The settings that differ from the recipe, as a command has them; runs of a row differ by their seed alone."""
     changes = _changes(experiment, recipe, config, smoke).items()
-    text = lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)  # noqa: E731
-    return shlex.join(f"{name}={text(value)}" for name, value in changes if name not in NO_ROW)
+    return shlex.join(_told(name, value) for name, value in changes if name not in NO_ROW)
 
 
 def of_row(row: str) -> dict[str, str]:
@@ -141,6 +141,17 @@ def _key(setting: str) -> str:
     return setting.partition("=")[0]
 
 
+def _hint(given: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest name, or nothing."""
+    near = difflib.get_close_matches(given.lower(), list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _told(key: str, value: object) -> str:
+    """A setting as a command has it."""
+    return f"{key}={','.join(map(str, value)) if isinstance(value, tuple) else str(value)}"
+
+
 def changed(config: Any, settings: list[str]) -> Any:
     """The dataclass with ``key=value`` settings, each value read as its field's type."""
     known = {f.name: getattr(config, f.name) for f in fields(config)}
@@ -149,8 +160,10 @@ def changed(config: Any, settings: list[str]) -> Any:
         key, equals, text = setting.partition("=")
         if RENAMED.get(key) in known and key not in known:
             raise RunError(f"{key} is called {RENAMED[key]} now; give {RENAMED[key]}={text}.")
-        if not equals or key not in known:
-            raise RunError(f"no setting {setting!r}; give key=value, with a key out of {', '.join(known)}.")
+        if key not in known:
+            raise RunError(f"no setting {key!r}; there are {', '.join(known)}.{_hint(key, known)}")
+        if not equals:
+            raise RunError(f"{key} has no value; KEY=VALUE is expected, such as {_told(key, known[key])}.")
         if key in values:
             raise RunError(f"{key} is set twice; give one value.")
         values[key] = _read(key, text, known[key])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -182,8 +183,14 @@ def _about(folder: Path) -> dict[str, Any]:
     path = folder / ABOUT
     try:
         about = read_json(path)
+    except NotADirectoryError:
+        command = f"similitude index {shlex.quote(str(folder))} --out FOLDER"
+        raise NoIndex(f"{folder} is a file, and an index is a folder; make one with: {command}") from None
     except FileNotFoundError:
-        raise NoIndex(f"no index in {folder}: {ABOUT} is not there; make one with index.save(folder).") from None
+        command = f"similitude index SOURCE --out {shlex.quote(str(folder))}"
+        raise NoIndex(
+            f"no index in {folder}: {ABOUT} is not there; make one with index.save(folder), or: {command}"
+        ) from None
     except (OSError, ValueError) as error:
         raise NoIndex(f"{path} cannot be read: {error}.") from None
     if not isinstance(about, dict) or not {"format", "file", "sha256", "checked", "bank"} <= about.keys():

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._text import nearest
 from ..bank import FeatureBank
 from ..checks import check_vectors
-from ..files import parse_json, read_json, read_text, write_json
+from ..files import check_place, check_readable, parse_json, read_json, read_text, write_json
 from ..initialize import init_from_data
 from ..interpret import words
 from ..nn import TverskySimilarity
 from ..presence import scattered
 from .index import TverskyIndex
+from .saved import ABOUT
 
 Progress = Callable[..., None]
 
@@ -70,7 +72,7 @@ def read(
     if path.suffix == ".safetensors" and path.is_file() and names is None and (found := _vectors(path)) is not None:
         return Documents(found[:many], range(len(found[:many])))
     try:
-        found = words.read(source, names, many)
+        found = words.read(source, names, many, matched=True)
     except words.SourceError as error:
         raise SourceError(str(error)) from None
     ids, vectors = _once(found.names[:many], found.vectors[:many])
@@ -88,6 +90,7 @@ def _vectors(path: Path) -> Tensor | None:
     """The vectors of a safetensors file that holds little else, or None."""
     from safetensors import SafetensorError, safe_open
 
+    check_readable(path)
     try:
         with safe_open(path, "pt") as opened:
             there = list(opened.keys())
@@ -168,6 +171,11 @@ def encoder(model: str) -> Callable[..., Tensor]:
     return encode
 
 
+def check_out(folder: Path) -> None:
+    """Raises ``OSError`` unless an index may be written to the folder."""
+    check_place(folder, ABOUT, "documents", (ABOUT, ENCODER, "index-????????.safetensors"))
+
+
 def note_encoder(folder: Path, model: str | None) -> None:
     """Keeps the name of the model that encodes queries beside the index, or removes it."""
     if model is None:
@@ -193,8 +201,11 @@ def query_in(index: TverskyIndex, folder: Path, query: str) -> Any:
             return given
     model = encoder_of(folder)
     if model is None:
-        known = ", ".join(str(index.ids[row]) for row in range(min(5, len(index))))
-        raise SourceError(f"no document is named {query!r}; those in the index are {known} …")
+        known = [str(index.ids[row]) for row in range(len(index))]
+        lower = {name.lower(): name for name in reversed(known)}
+        near = [lower[name] for name in nearest(query.strip().lower(), lower)]
+        told = f"nearest names: {', '.join(near)}" if near else f"those in the index are {', '.join(known[:5])} …"
+        raise SourceError(f"no document is named {query!r}; {told}")
     return encoder(model)([query])[0]
 
 

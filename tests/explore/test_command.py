@@ -150,7 +150,7 @@ def test_a_run_shows_its_constants_over_the_training(mnist_run, name):
 def test_what_cannot_be_explored_is_one_sentence(mnist_run, tmp_path):
     save_file({"x": torch.zeros(2, 2)}, tmp_path / "x.safetensors")
     for arguments, code, sentence in [
-        (["nowhere"], 1, "no words at nowhere"),
+        (["nowhere"], 1, "nowhere does not exist; give a run's folder, a checkpoint, an index, word vectors, or demo."),
         ([tmp_path / "x.safetensors"], 1, "no names"),
         (["demo", "--out", tmp_path / "page.png"], 1, "a page is written as .html"),
         (["demo", "--out", tmp_path / "none" / "page.html"], 1, "No such folder"),

@@ -128,7 +128,7 @@ def test_a_summary_has_intervals_and_says_what_is_not_told():
         assert low < high
         assert np.isfinite(value)
     assert any("do not tell" in sentence for sentence in summary.warnings) == (0.025 < summary.agree < 0.975)
-    assert "95 %" in str(summary)
+    assert "range of 8 resampled fits" in str(summary)
     with pytest.raises(ValueError, match="bootstrap=1 is too few"):
         model.summary(bootstrap=1)
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import sys
 import warnings
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from similitude import cli
+from similitude.files import check_place
 from similitude.human import TverskySimilarityModel, directed, morse, plots, ratings, report, similarities
+from similitude.human.found import Summary, _interval
 from similitude.human.sheets import read_csv
 
 QUICK = ["--restarts", 2, "--steps", 15, "--bootstrap", 2]
@@ -191,6 +194,54 @@ def test_what_cannot_be_fitted_is_one_sentence_and_writes_nothing(said, tmp_path
     assert sentence in result.output
     assert result.output.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_fit_takes_no_place_of_another_program(said, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.json", "model.safetensors", "result.json", ".lock"):
+        (run / name).write_text("{}")
+    for out, sentence in [
+        (run, f"cannot write to {run}: another program wrote its config.json; give another --out.\n"),
+        (said, f"cannot write to {said}: it is a file.\n"),
+    ]:
+        result = invoke(said, "--kind", "confusions", "--out", out, *QUICK)
+        assert (result.exit_code, result.output) == (1, sentence)
+    assert (run / "model.safetensors").read_text() == "{}"
+    # Of a fit that was stopped while it saved.
+    (run / "config.json").unlink()
+    (run / "result.json").unlink()
+    (run / ".model.json.77.half").touch()
+    check_place(run, "model.json", "judgements", report.OWN)
+
+
+def test_a_fit_needs_what_draws_its_figures_before_it_begins(said, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(report, "study", lambda *_: pytest.fail("it began"))
+    result = invoke(said, "--kind", "confusions", "--out", tmp_path / "out", *QUICK)
+    assert (result.exit_code, result.output) == (1, "fit needs matplotlib: pip install 'similitude[viz]'\n")
+
+
+def test_what_is_held_out_needs_rivals(said, tmp_path):
+    result = invoke(said, "--kind", "confusions", "--out", tmp_path / "out", "--held-out", "raters")
+    assert result.exit_code == 2
+    assert result.output == "--held-out raters says what --compare holds out; add --compare.\n"
+
+
+@pytest.mark.parametrize(("lines", "count"), [("", "0 lines"), ("a,b\n", "1 line")])
+def test_a_file_without_judgements_is_told(lines, count, tmp_path):
+    (tmp_path / "head.csv").write_text(lines)
+    result = invoke(tmp_path / "head.csv", "--kind", "ratings", "--out", tmp_path / "out")
+    assert f"head.csv has {count}; a line of names" in result.output
+
+
+@pytest.mark.parametrize(("fits", "told"), [(2, "range of 2 resampled fits"), (20, "95 % of resampled fits")])
+def test_few_resampled_fits_are_told_by_their_range(fits, told):
+    constants = {"alpha": (0.5, *_interval(np.arange(float(fits))))}
+    summary = Summary(constants, 1.0, "judgements", 3, [], fits=fits)
+    assert summary.interval == told
+    low, high = ("0.000", "1.000") if fits == 2 else ("0.475", "18.525")
+    assert f"{told}: {low} to {high}" in str(summary)
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from similitude import TverskyProjection
-from similitude.interpret import words
+from similitude.interpret import listed, words
 from similitude.interpret.sets import Universe
 from similitude.interpret.words import SourceError, fit_bank, prepared, read, universe, vocabulary
+from similitude.retrieval import sources
 
 TOKENS = ["good", "Ġgood", "Ġbad", "!"]
 
@@ -235,6 +236,14 @@ def test_fields_that_are_empty_say_so(glove):
     assert "no feature is left" in result.stdout
 
 
+def test_an_empty_field_is_told_what_would_leave_a_feature():
+    u = Universe(torch.eye(2), ["good", "bad-1"], torch.eye(2))
+    told = {"good - good": "take fewer names away", 'good & "bad-1"': "join fewer names by &"}
+    for expression, sentence in told.items():
+        assert listed.tables(u, u(expression))[-1].endswith(f"an empty field; {sentence}.")
+    assert listed.tables(u, u('good & "bad-1"'), strongest=1)[-1].endswith("; count more than the strongest.")
+
+
 @pytest.mark.parametrize(
     ("expression", "says"),
     [("a0 & & b0", "character 6: expected a name"), ("a0 & a99", "character 6: no object is named 'a99'; nearest")],
@@ -250,6 +259,23 @@ def test_a_name_beyond_the_words_that_were_read_is_told_of_them(glove):
     result = invoke(str(glove), "c19", "--words", "30")
     assert "the first 30 words were read; --words takes more" in result.output
     assert "were read" not in invoke(str(glove), "d1").output
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path, monkeypatch):
+    checkpoint(tmp_path, **{"wte.weight": torch.eye(2)})
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+
+    def locked(path, *arguments, there=open, **options):
+        if Path(path).name == "model.safetensors":
+            raise PermissionError(13, "Permission denied", str(path))
+        return there(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", locked)
+    result = invoke(str(tmp_path), "a")
+    assert result.exit_code == 1
+    assert result.stderr == f"cannot open {tmp_path / 'model.safetensors'}: Permission denied.\n"
+    with pytest.raises(PermissionError):
+        sources.read(str(tmp_path / "model.safetensors"))
 
 
 def test_fields_without_words_is_one_sentence():

@@ -1,6 +1,7 @@
 """What the shell shows: completion, settings in the help, what doctor finds, extras, and smoke runs without numbers."""
 
 import re
+import sys
 from dataclasses import asdict, fields
 from importlib import metadata
 
@@ -110,6 +111,24 @@ def test_a_shell_completes_names_recipes_and_settings(typed, wanted):
     environment["COMP_CWORD"] = str(len(typed.split()))
     found = CliRunner().invoke(cli.make_app(), [], prog_name="similitude", env=environment)
     assert found.stdout.split() == [wanted]
+
+
+def test_completion_is_installed_for_the_program_alone(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "make_app", lambda: lambda: print("runs"))
+    for program, words in (
+        ("similitude/__main__.py", ["--install-completion"]),
+        ("x.py", ["--install-completion=zsh"]),
+    ):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 2
+        sentence = "completion is of the command similitude; run: similitude --install-completion\n"
+        assert capsys.readouterr() == ("", sentence)
+    for argv in (["bin/similitude", "--install-completion"], ["similitude/__main__.py", "--help"]):
+        monkeypatch.setattr(sys, "argv", argv)
+        cli.main()
+    assert capsys.readouterr() == ("runs\nruns\n", "")
 
 
 def test_the_smallest_extra_that_brings_a_library_is_named():

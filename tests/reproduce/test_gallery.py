@@ -388,6 +388,24 @@ def test_a_damaged_file_and_a_place_that_is_no_folder_are_one_sentence_each(runs
         gallery.make(runs / "mnist", tmp_path / "file")
 
 
+@pytest.mark.parametrize("summed", [True, False])
+def test_a_file_that_cannot_be_read_is_told(summed, runs, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "mnist", folder)
+    if not summed:
+        (folder / "SHA256SUMS").unlink()
+
+    def locked(path, *arguments, there=open, **options):
+        if str(path).endswith("model.safetensors"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return there(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", locked)
+    result = invoke(folder, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr == f"cannot open {folder / 'model.safetensors'}: Permission denied.\n"
+
+
 def test_two_grids_of_one_level_have_figures_of_their_own(runs, tmp_path):
     results = tmp_path / "results"
     results.mkdir()

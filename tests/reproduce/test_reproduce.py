@@ -118,6 +118,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
             "direction. Did you mean xor?",
         ),
         (["xor", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
+        (["xor", "--recipe", "papr"], "no recipe 'papr' for xor; there are paper, tuned. Did you mean paper?"),
         (["xor", "--smoke", "--recipe", "mine"], "no recipe 'mine' for xor; there are paper, tuned."),
         (["mnist", "--smoke", "--set", "dropout=2"], "dropout must be from 0 to below 1; got 2.0."),
         (

@@ -56,6 +56,24 @@ def test_only_blocks_are_written_and_a_missing_page_is_made(copied):
     assert "+0.36 ± 0.13" in made
 
 
+def test_new_pages_are_named(copied):
+    (copied / "heads.md").unlink()
+    assert write(copied).stdout.splitlines() == [f"new: {copied / 'heads.md'}", f"pages written to {copied}"]
+
+
+def test_a_table_is_not_lost_for_want_of_results(copied, tmp_path):
+    before = {page: page.read_text() for page in copied.iterdir()}
+    (tmp_path / "empty").mkdir()
+    for folder, sentence in [
+        ("nowhere", "no folder "),
+        ("empty", f"{copied / 'xor.md'} has a table of xor, and {tmp_path / 'empty'} has no results of it; "),
+    ]:
+        result = invoke("--docs", copied, "--results", tmp_path / folder)
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert result.stderr.startswith(sentence)
+        assert {page: page.read_text() for page in copied.iterdir()} == before
+
+
 def test_every_experiment_has_a_page_with_its_tables_and_their_origin():
     for name in EXPERIMENTS:
         page = (ROOT / "docs" / "results" / f"{name}.md").read_text()
@@ -167,6 +185,10 @@ def test_results_of_version_0_1_0_are_read_by_todays_names(tmp_path):
         ({"experiment": "xor"}, "is a result of xor"),
         ({"config": {"newer": 1}}, "is of another version, with a setting 'newer'"),
         ({"config": {"made_up": 100}}, "was measured on made-up data"),
+        ({"config": []}, "holds no result"),
+        ({"result": []}, "holds no result"),
+        ({"result": {}}, "has an empty result"),
+        ({"result": {"other": 1}}, "has no 'networks' in its result"),
     ],
 )
 def test_results_of_other_experiments_and_versions_are_one_sentence(tmp_path, change, why):
@@ -176,6 +198,7 @@ def test_results_of_other_experiments_and_versions_are_one_sentence(tmp_path, ch
     result = invoke("mnist", "--results", tmp_path)
     again = "remove it, or make it again with: similitude reproduce mnist"
     assert result.stderr == f"{tmp_path / 'mnist-b.json'} {why}; {again}\n"
+    assert invoke("--docs", tmp_path / "docs", "--results", tmp_path).stderr == result.stderr
 
 
 @pytest.mark.parametrize("text", ["\x1b[31m", "\x9b2J", "\ud800"])
@@ -206,3 +229,14 @@ def test_without_a_folder_of_results_those_of_the_wheel_are_shown(monkeypatch, t
     assert "no results of xor in elsewhere" in other.stderr
     (tmp_path / "results").mkdir()
     assert "no results of xor in results" in invoke("xor").stderr
+
+
+def test_a_result_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    (tmp_path / "xor-a.json").touch()
+
+    def locked(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(results, "read_json", locked)
+    result = invoke("xor", "--results", tmp_path)
+    assert (result.exit_code, result.stderr) == (1, f"cannot open {tmp_path / 'xor-a.json'}: Permission denied.\n")

@@ -20,6 +20,7 @@ class Config:
     quick: bool = False
     sizes: tuple[int, ...] = (1, 2)
     kind: Literal["plain", "fancy"] = "plain"
+    start: Literal["", "near"] = ""
 
     def __post_init__(self):
         check(self)
@@ -33,8 +34,12 @@ def test_settings_are_read_as_their_fields_types():
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("stepz=5", "no setting 'stepz=5'; give key=value, with a key out of steps, lr, name, quick, sizes, kind."),
-        ("steps", "no setting 'steps'; give key=value, with a key out of steps, lr, name, quick, sizes, kind."),
+        ("step=5", "no setting 'step'; there are steps, lr, name, quick, sizes, kind, start. Did you mean steps?"),
+        ("step", "no setting 'step'; there are steps, lr, name, quick, sizes, kind, start. Did you mean steps?"),
+        ("elephants=5", "no setting 'elephants'; there are steps, lr, name, quick, sizes, kind, start."),
+        ("steps", "steps has no value; KEY=VALUE is expected, such as steps=3."),
+        ("sizes", "sizes has no value; KEY=VALUE is expected, such as sizes=1,2."),
+        ("start=far", "start must be one of '' (none), near; got 'far'. Did you mean 'near'?"),
         ("steps=1.5", "steps must be a whole number, as in steps=3; got '1.5'."),
         ("lr=fast", "lr must be a number, as in lr=0.1; got 'fast'."),
         ("lr=nan", "lr must be a number, as in lr=0.1; got 'nan'."),

@@ -67,6 +67,56 @@ def test_vectors_in_a_safetensors_file_have_numbers_or_names(vectors, tmp_path):
     assert run("search", tmp_path / "names", "tea", "--top", 1).output.split()[-1] == "coffee"
 
 
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (NAMES[:5], "names.txt has 5 names for 8 vectors; one a line is expected"),
+        (NAMES[:1], "names.txt has 1 name for 8 vectors"),
+        ([*NAMES, "ten"], "names.txt has 9 names for 8 vectors"),
+        ([*NAMES[:7], "tea"], "names.txt has 'tea' on line 3 and on line 8; each vector needs its own name"),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_each_vector_has_one_name_of_its_own(vectors, names, sentence, beside, tmp_path):
+    path = tmp_path / ("" if beside else "elsewhere") / "names.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(names))
+    save_file({"wte.weight": vectors}, tmp_path / "w.safetensors")
+    done = run("index", tmp_path / "w.safetensors", "--out", tmp_path / "i", *([] if beside else ["--names", path]))
+    assert done.exit_code == 1
+    assert sentence in done.output
+    assert not (tmp_path / "i").exists()
+
+
+def test_an_index_takes_no_place_of_another_program(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "read", lambda *_: pytest.fail("it was read"))
+    run_of = tmp_path / "run"
+    run_of.mkdir()
+    (run_of / "model.safetensors").write_text("a run's")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "index.json").write_text("[]")
+    for out, sentence in [
+        (run_of, f"cannot write to {run_of}: another program wrote its model.safetensors; give another --out."),
+        (tmp_path / "odd", "another program wrote its index.json"),
+        (words, f"cannot write to {words}: it is a file."),
+        (words / "in", f"cannot write to {words / 'in'}: {words} is a file."),
+    ]:
+        done = run("index", words, "--out", out)
+        assert done.exit_code == 1
+        assert sentence in done.output
+    assert [path.name for path in run_of.iterdir()] == ["model.safetensors"]
+
+
+def test_an_index_takes_the_place_of_one_and_of_one_that_was_stopped(words, tmp_path):
+    small = ("--features", 6, "--presence", 0.4)
+    (tmp_path / "i").mkdir()
+    for left in ((".lock", ".index-12345678.safetensors.77.half"), ("notes.txt",)):
+        for name in left:
+            (tmp_path / "i" / name).touch()
+        done = run("index", words, "--out", tmp_path / "i", *small)
+        assert done.exit_code == 0, done.output
+
+
 def test_a_checkpoint_brings_its_bank(vectors, tmp_path):
     bank = torch.randn(5, 6)
     save_file({"wte.weight": vectors, "features.weight": bank}, tmp_path / "model.safetensors")
@@ -126,11 +176,17 @@ def test_what_cannot_be_read_is_one_sentence(words, tmp_path):
         assert re.search(sentence, done.output), done.output
         assert "Traceback" not in done.output
         assert not (tmp_path / "index").exists()
-    assert "no index in" in run("search", tmp_path / "index", "tea").output
+    told = run("search", tmp_path / "index", "tea").output
+    assert f"no index in {tmp_path / 'index'}" in told
+    assert told.endswith(f"or: similitude index SOURCE --out {tmp_path / 'index'}\n")
+    told = run("search", words, "tea").output
+    command = f"similitude index {words} --out FOLDER"
+    assert told == f"{words} is a file, and an index is a folder; make one with: {command}\n"
     run("index", words, *out, "--features", 6, "--presence", 0.4)
     assert (
         "no document is named 'milk'; those in the index are paris" in run("search", tmp_path / "index", "milk").output
     )
+    assert run("search", tmp_path / "index", "Cofee").output == "no document is named 'Cofee'; nearest names: coffee\n"
     # An index by a form that no sum over features explains still has hits.
     layer = TverskySimilarity(6, 5, level="set", intersection="min")
     index = TverskyIndex(layer)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...files import parse_json, read_text
+from ...files import check_readable, parse_json, read_text
 from ..record import RunError
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ class Run(NamedTuple):
         if not path.exists():
             return {}
         try:
+            check_readable(path)
             return load_file(path)
+        except PermissionError as error:
+            raise RunError(f"cannot open {path}: {error.strerror}.") from None
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path} cannot be read: {error}; make it again by running the experiment.") from None
 
