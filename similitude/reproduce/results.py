@@ -104,6 +104,8 @@ def _checked(path: Path, name: str, content: Any = None) -> dict:
             why = f"is of another version, with a setting {unknown[0]!r}"
         elif content["config"].get("made_up"):
             why = "was measured on made-up data"
+        elif content.get("smoke"):
+            why = "is of a smoke run"
     if content and not why and not all(text.isprintable() for text in _texts(content)):
         why = "has text that a terminal cannot show"
     if why or not content:
