@@ -37,7 +37,7 @@ def served(serve):
         yield address, session
 
 
-@pytest.mark.parametrize("name", ["digits", "words", "converted"])
+@pytest.mark.parametrize("name", ["digits", "words", pytest.param("converted", marks=pytest.mark.slow)])
 def test_every_screen_is_shown_by_a_server(name, serve, visit):
     with serve(session_of(name)) as address, visit(f"{address}#token={TOKEN}", own=(address, "blob:", "data:")) as page:
         assert TOKEN not in page.url

@@ -48,7 +48,7 @@ def test_arguments_of_the_loss_may_be_dynamic():
         torch.testing.assert_close(compiled(x, target, z_loss, smoothing), loss(x, target, z_loss, smoothing))
 
 
-@pytest.mark.parametrize("variant", ["head", "all-1layer"])
+@pytest.mark.parametrize("variant", ["head", pytest.param("all-1layer", marks=pytest.mark.slow)])
 def test_a_gpt2_is_one_graph_of_any_length(variant):
     gpt2 = pytest.importorskip("similitude.models.gpt2")
     sizes = dict(n_embd=8, n_layer=1, n_head=2, vocab_size=11, n_positions=16, bos_token_id=0, eos_token_id=0)
@@ -285,7 +285,7 @@ print(peak() - start)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("kind", ["min", "softmin"])
+@pytest.mark.parametrize("kind", ["min", pytest.param("softmin", marks=pytest.mark.slow)])
 def test_a_compiled_step_holds_no_table_of_pairs_by_features(kind):
     run = subprocess.run([sys.executable, "-c", MEASURE, kind], capture_output=True, text=True, check=True)
     table = 256 * 600 * 1024 * 4 / 2**20  # 600 MB

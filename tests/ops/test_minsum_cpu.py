@@ -323,6 +323,7 @@ def test_a_broken_library_is_built_again(fresh):
     assert path.stat().st_size > 1000
 
 
+@pytest.mark.slow
 @kernels
 def test_several_may_build_at_once(fresh, tmp_path):
     with ThreadPoolExecutor(3) as pool:

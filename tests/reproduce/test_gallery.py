@@ -195,6 +195,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_strip_shows_what_the_run_trained(runs, tmp_path):
     """Another model.safetensors in the same folder gives other figures; images.npz stays as it was."""
     folder, other = tmp_path / "run", {f"{n}/{k}": v for n in mnist.NETWORKS for k, v in state(n).items()}

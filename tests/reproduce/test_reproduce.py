@@ -87,6 +87,7 @@ def test_a_run_that_is_stopped_after_any_checkpoint_ends_as_an_unbroken_one(name
         assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_by_the_same_command(tmp_path):
     """SIGKILL leaves no time to tidy up."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -223,6 +224,7 @@ def test_a_result_is_copied_from_a_run_that_has_ended(tmp_path):
     assert "has ended already" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_is_of_one_process_at_a_time(tmp_path):
     from similitude.reproduce import mnist
 
