@@ -17,7 +17,7 @@ from ..bank import FeatureBank
 from ..interpret.legibility import Legibility
 from ..interpret.sets import Universe
 from ..ops.modes import wide
-from ..reach import class_names, evaluating, seen
+from ..reach import class_names, evaluating, pooling, seen
 from ..shares import measures
 from ..usage import Counts, Usage, earlier
 from .labels import indices_of, most_frequent
@@ -99,7 +99,9 @@ def content(
     found, vectors = seen(model, inputs, layer)
     N, K = len(vectors), found.features.num_features
     names = _names("names", names, N)
-    classes = _names("classes", class_names(model) if classes is None else classes, found.out_features)
+    classes = _names("classes", _prototypes(model) if classes is None else classes, found.out_features)
+    if labels is not None and (m := pooling(model).prototypes_per_class) > 1:
+        raise ValueError(f"labels are of classes, and the page shows prototypes, {m} of each class: leave labels out.")
     right = None if labels is None else indices_of(labels, classes, N, found.out_features)
     if found.out_features * K > PROTOTYPES:
         raise ValueError(
@@ -314,6 +316,13 @@ def _sprites(model: Any, layer: Any, images: Tensor | None, H: int) -> dict[str,
             name: of_weights(rows.reshape(-1, *size)) for name, rows in (("prototypes", rebuilt), ("features", weight))
         }
     return found
+
+
+def _prototypes(model: Any) -> list[str] | None:
+    """Names of a classifier's prototypes: its classes, or where they have several each "ant (1 of 3)"."""
+    pool, classes = pooling(model), class_names(model)
+    m = pool.prototypes_per_class
+    return classes and [pool.name(p, classes[p // m]) for p in range(m * len(classes))]
 
 
 def _images(inputs: Any, N: int) -> Tensor | None:

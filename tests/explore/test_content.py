@@ -221,3 +221,13 @@ def test_a_classifier_and_a_converted_model_are_shown():
 def test_images_are_one_for_each_input(shape):
     with pytest.raises(ValueError, match=r"images must be \[50, H, W\] or \[50, C, H, W\], one for each input; got"):
         content(layer(), torch.randn(50, 6), images=torch.rand(shape))
+
+
+def test_several_prototypes_of_a_class_have_names_of_their_own():
+    estimator = pytest.importorskip("similitude.estimator")
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(60, 4)), np.array(["ant", "bee"] * 30)
+    model = estimator.TverskyClassifier(8, prototypes_per_class=2, max_iter=2, random_state=0).fit(X, y)
+    assert content(model, X).about["classes"] == ["ant (1 of 2)", "ant (2 of 2)", "bee (1 of 2)", "bee (2 of 2)"]
+    with pytest.raises(ValueError, match="the page shows prototypes, 2 of each class: leave labels out"):
+        content(model, X, y)
