@@ -74,7 +74,8 @@ def start(
         # A bias would be set from a table of many rows by all prototypes; it is set below, part by part.
         bias, layer.bias = layer.bias, None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a table may have fewer rows than the classifier has features
+            # A table may have fewer rows than the classifier has features.
+            warnings.filterwarnings("ignore", message=".* inputs are too few for")
             init_from_data(layer, x, start="k-means", mixed=mixed)
         layer.bias = bias
     assert layer.bias is not None

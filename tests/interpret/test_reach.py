@@ -157,3 +157,17 @@ def test_an_object_that_is_not_finite_is_not_explained():
     for ask in (explain, decision):
         with pytest.raises(ValueError, match="x must be finite to be explained"):
             ask(layer, torch.tensor([1.0, 2, 3, 4, 5, float("nan")]))
+
+
+def test_a_decision_leaves_held_thresholds_of_a_model_in_training_alone():
+    model = nn.Sequential(nn.Linear(6, 6), TverskyProjection(6, 3, 4, presence=0.3, hold=True, bias=True)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    decision(model, torch.randn(6))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_decision_takes_a_hidden_layer_that_is_named():
+    hidden = nn.Sequential(TverskyProjection(6, 8, 4), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(6)
+    assert str(decision(hidden, x, layer="0")) == str(decision(hidden[0], x))
